@@ -1,0 +1,93 @@
+"""Checks for small language models: one assumption each, measured, with causes and a next step.
+
+    from diagnostics import Pipeline, diagnose
+    print(diagnose(Pipeline(model, get_batch=get_batch, train_ids=ids)))
+
+Names load on first use, so that lists and help texts do not wait for torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from diagnostics._catalog import CATALOG, explain
+    from diagnostics._pipeline import Pipeline
+    from diagnostics._report import Report
+    from diagnostics._result import CheckFailedError, CheckResult, Status
+    from diagnostics._suite import diagnose
+    from diagnostics.batches import check_batches
+    from diagnostics.causal_independence import check_causal_independence
+    from diagnostics.checkpoint import check_checkpoint
+    from diagnostics.environment import check_environment
+    from diagnostics.files import check_files
+    from diagnostics.fingerprint import check_fingerprint
+    from diagnostics.forward_hooks import assert_finite_tensor, check_forward_hooks
+    from diagnostics.gradients import check_gradients
+    from diagnostics.initial_loss import check_initial_loss
+    from diagnostics.loss import check_loss
+    from diagnostics.modes import check_modes
+    from diagnostics.optimizer import check_optimizer
+    from diagnostics.overfit import check_overfit
+    from diagnostics.range import check_range
+    from diagnostics.roundtrip import check_roundtrip
+    from diagnostics.shapes import check_shapes
+    from diagnostics.shift import check_shift
+
+__all__ = [
+    "CATALOG",
+    "CheckFailedError",
+    "CheckResult",
+    "Pipeline",
+    "Report",
+    "Status",
+    "assert_finite_tensor",
+    "check_batches",
+    "check_causal_independence",
+    "check_checkpoint",
+    "check_environment",
+    "check_files",
+    "check_fingerprint",
+    "check_forward_hooks",
+    "check_gradients",
+    "check_initial_loss",
+    "check_loss",
+    "check_modes",
+    "check_optimizer",
+    "check_overfit",
+    "check_range",
+    "check_roundtrip",
+    "check_shapes",
+    "check_shift",
+    "diagnose",
+    "explain",
+]
+
+_HOMES = {
+    "CATALOG": "_catalog",
+    "CheckFailedError": "_result",
+    "CheckResult": "_result",
+    "Pipeline": "_pipeline",
+    "Report": "_report",
+    "Status": "_result",
+    "assert_finite_tensor": "forward_hooks",
+    "diagnose": "_suite",
+    "explain": "_catalog",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        home = _HOMES[name]
+    elif name in __all__:
+        home = name.removeprefix("check_")  # one stem: check_shift lives in shift.py
+    else:
+        raise AttributeError(f"module 'diagnostics' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"diagnostics.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(__all__))

@@ -1,0 +1,200 @@
+"""The catalogue: every check in the order in which a report shows it. Imports no torch."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+STAGES = (
+    "environment",
+    "files",
+    "tokenizer",
+    "ids",
+    "batches",
+    "shapes",
+    "loss",
+    "causality",
+    "gradients",
+    "optimizer",
+    "validation",
+    "checkpoint",
+    "generation",
+    "overfit",
+)
+
+FAMILIES = ("correctness", "numerical", "optimisation", "evaluation")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One check: its stage, its family of failure, and the later checks its failure explains."""
+
+    name: str
+    stage: str
+    family: str
+    question: str
+    explains: tuple[str, ...] = ()
+
+    @property
+    def path(self) -> Path:
+        """The file that holds the check."""
+        return Path(__file__).with_name(f"{self.name}.py")
+
+
+# An explained check is marked as a consequence when both fail: mend the first one first.
+_ROWS = (
+    Row(
+        "environment",
+        "environment",
+        "correctness",
+        "Can this Python, this torch and these global switches train the model at all?",
+        explains=("batches", "modes", "shapes", "gradients", "optimizer", "overfit"),
+    ),
+    Row(
+        "files",
+        "files",
+        "correctness",
+        "Are the files that the pipeline reads there, whole and current?",
+        explains=("roundtrip", "fingerprint", "range"),
+    ),
+    Row(
+        "roundtrip",
+        "tokenizer",
+        "correctness",
+        "Does decode(encode(text)) give the text back, character by character?",
+        explains=("range",),
+    ),
+    Row(
+        "fingerprint",
+        "tokenizer",
+        "correctness",
+        "Is this the very tokenizer that the checkpoint and the ids were made with?",
+        explains=("range", "initial_loss"),
+    ),
+    Row(
+        "range",
+        "ids",
+        "correctness",
+        "Is every token id a whole number from 0 to V - 1?",
+        explains=("batches", "shapes", "loss", "initial_loss", "gradients", "overfit"),
+    ),
+    Row(
+        "shift",
+        "batches",
+        "correctness",
+        "Is every target the token right after its input, the last one included?",
+        explains=("batches", "loss", "overfit"),
+    ),
+    Row(
+        "batches",
+        "batches",
+        "correctness",
+        "Do batches have the right shape, type and device, and do they vary and cover the data?",
+        explains=("shapes", "loss", "overfit"),
+    ),
+    Row(
+        "modes",
+        "shapes",
+        "evaluation",
+        "Is eval mode repeatable, and does train mode differ from it by dropout only?",
+        explains=("causal_independence", "checkpoint", "loss"),
+    ),
+    Row(
+        "shapes",
+        "shapes",
+        "correctness",
+        "Are the logits (B, T, V) for every batch size and length, with targets and without?",
+        explains=("loss", "initial_loss", "causal_independence", "gradients", "overfit"),
+    ),
+    Row(
+        "forward_hooks",
+        "shapes",
+        "numerical",
+        "Is every module's output finite and of a sane size, from the first to the last?",
+        explains=("loss", "initial_loss", "gradients", "optimizer", "overfit"),
+    ),
+    Row(
+        "loss",
+        "loss",
+        "correctness",
+        "Is the reported loss the cross-entropy of these logits with these targets?",
+        explains=("initial_loss", "gradients", "overfit"),
+    ),
+    Row(
+        "initial_loss",
+        "loss",
+        "numerical",
+        "Does a fresh model start at ln V, and a trained one clearly below?",
+        explains=("overfit",),
+    ),
+    Row(
+        "causal_independence",
+        "causality",
+        "correctness",
+        "Does what position t predicts depend on tokens 0 to t only?",
+        explains=("overfit",),
+    ),
+    Row(
+        "gradients",
+        "gradients",
+        "optimisation",
+        "Does every trainable parameter get a finite gradient that is not zero?",
+        explains=("optimizer", "overfit"),
+    ),
+    Row(
+        "optimizer",
+        "optimizer",
+        "optimisation",
+        "Does one step move every trainable parameter, by a sane amount?",
+        explains=("overfit",),
+    ),
+    Row(
+        "checkpoint",
+        "checkpoint",
+        "evaluation",
+        "Does a saved and loaded model give the same logits, bit for bit?",
+    ),
+    Row(
+        "overfit",
+        "overfit",
+        "optimisation",
+        "Can the model memorise one batch, down to the floor that the batch allows?",
+    ),
+)
+
+CATALOG: dict[str, Row] = {row.name: row for row in _ROWS}
+
+
+def explain(name: str) -> str:
+    """Return the check's own text: why it matters, how it is measured, what it cannot see."""
+    require_names([name])
+    return ast.get_docstring(ast.parse(CATALOG[name].path.read_text(encoding="utf-8"))) or ""
+
+
+def select(only: Iterable[str] | None = None, skip: Iterable[str] = ()) -> list[str]:
+    """Return the names to run, in the catalogue's order; both arguments take checks and stages.
+
+    Raises ValueError for a name that is neither, with the closest ones.
+    """
+    wanted = None if only is None else _expand(only)
+    unwanted = _expand(skip)
+    return [name for name in CATALOG if (wanted is None or name in wanted) and name not in unwanted]
+
+
+def require_names(names: Iterable[str]) -> None:
+    """Raise ValueError when a name is neither a check nor a stage."""
+    known = [*CATALOG, *STAGES]
+    for name in names:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=3)
+            hint = f"did you mean {', '.join(close)}?" if close else f"known: {', '.join(CATALOG)}"
+            raise ValueError(f"there is no check or stage named {name!r}; {hint}")
+
+
+def _expand(names: Iterable[str]) -> set[str]:
+    names = [names] if isinstance(names, str) else list(names)
+    require_names(names)
+    return {row.name for row in _ROWS if row.name in names or row.stage in names}

@@ -1,0 +1,397 @@
+"""What every check asks of a pipeline: sizes, tokens, a batch, calls, and independent copies.
+
+Everything is found out lazily and once, so that `--only shift` never runs the model.
+
+Shapes: B batch, T time, V vocabulary, W width of the logits.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from diagnostics._adapter import Adapter
+from diagnostics._guard import borrowed, kept_random_states, seed_everything
+from diagnostics._pipeline import Pipeline
+
+JITTER_STD = 0.02  # as large as GPT-2's initial weights: zero-initialised heads become visible
+PROBE_LENGTH_MAX = 32  # tokens per row in a structural probe; the debug block size
+
+_VOCAB_NAMES = (
+    "vocab_size",
+    "n_vocab",
+    "num_tokens",
+    "vocabulary_size",
+    "ntoken",
+    "padded_vocab_size",
+)
+_BLOCK_NAMES = (
+    "block_size",
+    "n_positions",
+    "max_position_embeddings",
+    "context_length",
+    "n_ctx",
+    "max_seq_len",
+    "max_seq_length",
+    "max_len",
+    "seq_len",
+    "context_size",
+)
+_CONFIG_NAMES = ("config", "cfg", "hparams", "args", "params")
+
+
+class MissingPartError(Exception):
+    """A check needs a part that the pipeline does not have; the suite turns it into SKIP."""
+
+    def __init__(self, *arguments: str, why: str) -> None:
+        super().__init__(f"needs {' or '.join(arguments)}: {why}")
+        self.arguments = arguments
+        self.why = why
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch as the user's code made it, on the model's device when `probe.batch` gives it."""
+
+    inputs: Tensor  # (B, T)
+    targets: Tensor  # (B, T)
+    attention_mask: Tensor | None = None
+    source: str = "batch"  # the part it came from: "batch", "get_batch" or "synthetic"
+
+
+class Probe:
+    """One pipeline under examination. Checks read it; only `_suite` creates it."""
+
+    def __init__(self, pipeline: Pipeline, *, seed: int = 42, overfit_steps: int = 300) -> None:
+        self.pipeline = pipeline
+        self.seed = seed
+        self.overfit_steps = overfit_steps
+        self.notes: list[str] = []  # what a person should know: no copy was possible, ...
+
+    # ---- sizes ---------------------------------------------------------------------------
+
+    @cached_property
+    def device(self) -> torch.device:
+        """Device of the first parameter; the CPU for a model without parameters."""
+        first = next(self.pipeline.model.parameters(), None)
+        return torch.device("cpu") if first is None else first.device
+
+    @cached_property
+    def vocab_size(self) -> int:
+        """V: said, or read from the config, the tokenizer, the embedding, or the largest id."""
+        pipeline = self.pipeline
+        found = (
+            pipeline.vocab_size
+            or _config_number(pipeline.model, _VOCAB_NAMES)
+            or tokenizer_vocab_size(pipeline.tokenizer)
+            or _embedding_rows(pipeline.model)
+        )
+        if found is None and pipeline.train_ids is not None and len(pipeline.train_ids):
+            found = int(pipeline.train_ids.max()) + 1
+        if found is None:
+            raise MissingPartError("vocab_size", why="the model's configuration does not say it")
+        return int(found)
+
+    @cached_property
+    def block_size(self) -> int | None:
+        """The longest context the model takes, in tokens; None when nothing limits or says it."""
+        return self.pipeline.block_size or _config_number(self.pipeline.model, _BLOCK_NAMES)
+
+    @cached_property
+    def probe_length(self) -> int:
+        """T of structural probes: the block, but at most PROBE_LENGTH_MAX."""
+        return max(2, min(self.block_size or PROBE_LENGTH_MAX, PROBE_LENGTH_MAX))
+
+    # ---- tokens and batches --------------------------------------------------------------
+
+    def generator(self, name: str = "") -> torch.Generator:
+        """Return a CPU generator seeded from the run's seed and a name."""
+        return torch.Generator().manual_seed(self.seed + zlib.crc32(name.encode()))
+
+    def tokens(self, B: int, T: int, name: str = "tokens") -> Tensor:
+        """Return random ids (B, T) below V on the model's device, the same for the same name."""
+        ids = torch.randint(self.vocab_size, (B, T), generator=self.generator(name))
+        return ids.to(self.device)
+
+    @cached_property
+    def raw_batch(self) -> Batch:
+        """A batch exactly as the user's loader gave it. Raises MissingPartError without one."""
+        pipeline = self.pipeline
+        with self.seeded("batch"):
+            if callable(pipeline.batch):
+                return read_batch(pipeline.batch("train"), "batch")
+            if pipeline.batch is not None:
+                return read_batch(pipeline.batch, "batch")
+            if pipeline.get_batch is not None and pipeline.train_ids is not None:
+                return self.draw_batch(pipeline.train_ids)
+        raise MissingPartError(
+            "batch", "get_batch and train_ids", why="there is no batch to look at"
+        )
+
+    @cached_property
+    def batch(self) -> Batch:
+        """A batch to compute with: the user's (at most 8 rows), or random tokens without one."""
+        try:
+            raw = self.raw_batch
+        except MissingPartError:
+            T = min(self.block_size or PROBE_LENGTH_MAX, 64)
+            ids = self.tokens(8, T + 1, "synthetic batch")
+            same = self.pipeline.labels == "same"
+            inputs = ids[:, :-1].contiguous()
+            targets = inputs.clone() if same else ids[:, 1:].contiguous()
+            return Batch(inputs, targets, source="synthetic")
+        mask = None if raw.attention_mask is None else raw.attention_mask[:8].to(self.device)
+        return Batch(
+            raw.inputs[:8].to(self.device).long(),
+            raw.targets[:8].to(self.device).long(),
+            mask,
+            raw.source,
+        )
+
+    def draw_batch(self, data: Tensor) -> Batch:
+        """Call the user's get_batch on data (N,) of our choosing, as a tensor or a NumPy array."""
+        if self.pipeline.get_batch is None:
+            raise MissingPartError("get_batch", why="batches are drawn from data of our choosing")
+        try:
+            raw = self.pipeline.get_batch(data.clone())
+        except (AttributeError, TypeError):
+            # nanoGPT-style samplers call NumPy methods (.astype) on a mapped array
+            raw = self.pipeline.get_batch(np.ascontiguousarray(data.cpu().numpy()))  # type: ignore[arg-type]
+        return read_batch(raw, "get_batch")
+
+    # ---- calls ---------------------------------------------------------------------------
+
+    @cached_property
+    def adapter(self) -> Adapter:
+        """How to call this model and read its output."""
+        T = min(7, self.probe_length)
+        # B, T and V must differ, or (B, V, T) could not be told from (B, T, V)
+        B = next(size for size in (3, 5, 6) if size not in (T, self.vocab_size))
+        with self.seeded("adapter"), self.model() as model:
+            return Adapter.learn(self.pipeline, model, self.tokens(B, T), self.vocab_size)
+
+    def logits(self, model: nn.Module, inputs: Tensor) -> Tensor:
+        """Return logits (B, T, W) of every position, without gradient.
+
+        Raises MissingPartError for a model that gives the last position only.
+        """
+        with torch.no_grad():
+            logits = self.adapter.logits(model, inputs).detach()
+        if logits.shape[1] != inputs.shape[1]:
+            raise MissingPartError(
+                "forward", why="the model gives logits of the last position only"
+            )
+        return logits
+
+    def loss(self, model: nn.Module, batch: Batch | None = None) -> tuple[Tensor, Tensor]:
+        """Return (logits, loss) of a batch, with gradient."""
+        batch = batch or self.batch
+        output = self.adapter.call(model, batch.inputs, batch.targets, batch.attention_mask)
+        if output.loss is not None:
+            return output.logits, output.loss
+        return output.logits, self.adapter.cross_entropy(output.logits, batch.targets)
+
+    @contextmanager
+    def seeded(self, name: str = "") -> Iterator[None]:
+        """Seed the global random states for a call into the user's code; put them back after."""
+        with kept_random_states():
+            seed_everything(self.seed + zlib.crc32(name.encode()) % 10_000)
+            yield
+
+    # ---- copies --------------------------------------------------------------------------
+
+    @contextmanager
+    def model(
+        self,
+        *,
+        train: bool = False,
+        exact: bool = False,
+        jitter: float = 0.0,
+        scale: float = 1.0,
+        fresh: bool = False,
+    ) -> Iterator[nn.Module]:
+        """Lend a model to work on: an independent copy, or the original with its storage cloned.
+
+        train: mode of every module.    exact: in float64 where the model can run in it.
+        jitter: standard deviation of fixed noise added to every weight.
+        scale: factor on every weight, to see what small initial weights hide.
+        fresh: from make_model when there is one.
+        """
+        with self._lend(fresh) as model:
+            model.train(train)
+            for parameter in model.parameters():
+                parameter.grad = None
+            if exact and self.runs_in_float64:
+                model.double()
+            if jitter or scale != 1.0:
+                self._shake(model, jitter, scale)
+            yield model
+
+    @cached_property
+    def runs_in_float64(self) -> bool:
+        """Whether a float64 copy runs; some models force float32 or bfloat16 inside."""
+        if self.device.type == "mps":
+            return False  # MPS has no float64
+        with self._lend(False) as model:
+            try:
+                model.eval().double()
+                self.logits(model, self.tokens(2, min(4, self.probe_length)))
+            except (RuntimeError, TypeError, ValueError):
+                return False
+        return True
+
+    def noise(self, model: nn.Module, tokens: Tensor) -> float:
+        """Return how far equal rows of (B, T) tokens differ by their place in the batch alone."""
+        forward = self.logits(model, tokens)
+        backward = self.logits(model, tokens.flip(0)).flip(0)
+        return float((forward - backward).abs().max())
+
+    @cached_property
+    def copies_are_independent(self) -> bool:
+        """Whether a deep copy computes with its own weights: moving them moves its output only.
+
+        A module that keeps a closure over another one copies into a model that still computes
+        with the original's weights; minGPT's block does.
+        """
+        original = self.pipeline.model
+        tokens = self.tokens(2, min(4, self.probe_length))
+        try:
+            twin = copy.deepcopy(original)
+        except Exception as error:  # any: user classes may refuse in any way
+            self.notes.append(
+                f"the model cannot be deep-copied ({type(error).__name__}); the original was used "
+                f"with its storage cloned, and restored"
+            )
+            return False
+        was_training = [(module, module.training) for module in original.modules()]
+        try:
+            original.eval()
+            twin.eval()
+            before = self._raw_call(original, tokens)
+            self._shake(twin, 10 * JITTER_STD, 1.0)
+            moved = not _same(self._raw_call(twin, tokens), before)
+            kept = _same(self._raw_call(original, tokens), before)
+        finally:
+            for module, training in was_training:
+                module.training = training
+        if not (moved and kept):
+            self.notes.append(
+                "a deep copy of the model still computes with the original's weights (a module "
+                "holds a closure over another one); the original was used with its storage "
+                "cloned, and restored"
+            )
+        return moved and kept
+
+    @contextmanager
+    def _lend(self, fresh: bool) -> Iterator[nn.Module]:
+        if fresh and self.pipeline.make_model is not None:
+            with self.seeded("make_model"):
+                model = self.pipeline.make_model()
+            yield model.to(self.device)
+        elif self.copies_are_independent:
+            yield copy.deepcopy(self.pipeline.model)
+        else:
+            with borrowed(self.pipeline.model) as model:
+                yield model
+
+    def _shake(self, model: nn.Module, jitter: float, scale: float) -> None:
+        generator = self.generator("jitter")
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.is_floating_point():
+                    noise = torch.randn(parameter.shape, generator=generator)
+                    parameter.mul_(scale).add_(jitter * noise.to(parameter))
+
+    def _raw_call(self, model: nn.Module, tokens: Tensor) -> list[Tensor]:
+        """Call without the adapter, which needs copies itself; return all floating tensors."""
+        with self.seeded("raw call"), torch.no_grad():
+            forward = self.pipeline.forward
+            if forward is not None:
+                return _floating_tensors(forward(model, tokens.clone(), tokens.roll(-1, 1)))
+            try:
+                return _floating_tensors(model(tokens.clone()))
+            except TypeError:  # targets are not optional
+                return _floating_tensors(model(tokens.clone(), tokens.roll(-1, 1)))
+
+
+def read_batch(raw: Any, source: str) -> Batch:
+    """Read a pair or a dictionary (input_ids, labels, attention_mask) into a Batch.
+
+    Raises TypeError saying what came when it is neither.
+    """
+    if isinstance(raw, Mapping):
+        inputs = next((raw[name] for name in ("input_ids", "inputs", "x") if name in raw), None)
+        targets = next((raw[name] for name in ("labels", "targets", "y") if name in raw), None)
+        mask = raw.get("attention_mask")
+    elif isinstance(raw, (tuple, list)) and len(raw) >= 2:
+        inputs, targets, mask = raw[0], raw[1], None
+    else:
+        inputs = targets = mask = None
+    if not isinstance(inputs, Tensor) or not isinstance(targets, Tensor):
+        came = f"keys {sorted(map(str, raw))}" if isinstance(raw, Mapping) else type(raw).__name__
+        raise TypeError(
+            f"{source} must give (inputs, targets) tensors or a dict with input_ids and labels, "
+            f"got {came}"
+        )
+    return Batch(inputs, targets, mask if isinstance(mask, Tensor) else None, source)
+
+
+def tokenizer_vocab_size(tokenizer: Any) -> int | None:
+    """Return the tokenizer's vocabulary size under any usual name, or None."""
+    if tokenizer is None:
+        return None
+    for name in ("vocab_size", "n_vocab", "get_vocab_size"):
+        value = getattr(tokenizer, name, None)
+        value = value() if callable(value) else value
+        if isinstance(value, int) and not isinstance(value, bool):
+            # Hugging Face: vocab_size leaves added tokens out, len() counts them
+            return max(value, len(tokenizer)) if hasattr(tokenizer, "__len__") else value
+    return len(tokenizer) if hasattr(tokenizer, "__len__") else None
+
+
+def _config_number(model: nn.Module, names: tuple[str, ...]) -> int | None:
+    for holder in [*(getattr(model, name, None) for name in _CONFIG_NAMES), model]:
+        for name in names:
+            value = holder.get(name) if isinstance(holder, Mapping) else getattr(holder, name, None)
+            if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+                return value
+    return None
+
+
+def _embedding_rows(model: nn.Module) -> int | None:
+    """Rows of the first embedding whose name speaks of tokens, else of the largest one."""
+    tables = {n: m for n, m in model.named_modules() if isinstance(m, nn.Embedding)}
+    named = [m for n, m in tables.items() if any(word in n for word in ("tok", "wte", "word"))]
+    chosen = named or sorted(tables.values(), key=lambda table: -table.num_embeddings)
+    return chosen[0].num_embeddings if chosen else None
+
+
+def _floating_tensors(raw: Any) -> list[Tensor]:
+    if isinstance(raw, Tensor):
+        return [raw.detach().clone()] if raw.is_floating_point() else []
+    if isinstance(raw, Mapping):
+        parts: Iterable[Any] = raw.values()
+    elif isinstance(raw, (tuple, list)):
+        parts = raw
+    else:
+        parts = [raw.logits] if isinstance(getattr(raw, "logits", None), Tensor) else []
+    return [tensor for part in parts for tensor in _floating_tensors(part)]
+
+
+def _same(a: list[Tensor], b: list[Tensor]) -> bool:
+    return len(a) == len(b) and all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def ln(vocab_size: int) -> float:
+    """Return ln V, the loss in nats of a model that knows nothing."""
+    return math.log(vocab_size)

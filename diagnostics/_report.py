@@ -1,0 +1,133 @@
+"""A report: every result in the catalogue's order, and the one thing to mend first."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from diagnostics._result import CheckResult, Status
+from diagnostics._text import Text
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What `diagnose` found.
+
+    results: one per selected check, in the catalogue's order.
+    environment: versions and devices, see `diagnostics.environment.measure_environment`.
+    notes: what a person should know about how it was measured.
+    """
+
+    results: tuple[CheckResult, ...]
+    seed: int = 42
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """True when nothing failed, nothing raised, and at least one check measured something."""
+        measured = any(result.passed for result in self.results)
+        return measured and not any(result.failed for result in self.results)
+
+    @property
+    def failures(self) -> tuple[CheckResult, ...]:
+        """Every result with status FAIL, consequences included."""
+        return self._with(Status.FAIL)
+
+    @property
+    def errors(self) -> tuple[CheckResult, ...]:
+        """Every result with status ERROR: the check or the user's part in it raised."""
+        return self._with(Status.ERROR)
+
+    @property
+    def first_failure(self) -> CheckResult | None:
+        """What to mend first: the first FAIL, or the first ERROR when nothing failed."""
+        own = [r for r in self.results if r.failed and r.consequence_of is None]
+        return next((r for r in own if r.status is Status.FAIL), own[0] if own else None)
+
+    @property
+    def seconds(self) -> float:
+        """Time that all checks took together."""
+        return sum(result.seconds for result in self.results)
+
+    def __getitem__(self, check: str) -> CheckResult:
+        for result in self.results:
+            if result.check == check:
+                return result
+        raise KeyError(f"no result named {check!r}; there are {[r.check for r in self.results]}")
+
+    def __str__(self) -> str:
+        from diagnostics._render import render_report
+
+        return render_report(self)
+
+    def to_dict(self, *, timings: bool = False) -> dict[str, Any]:
+        """Return the report as plain values; see `to_json`."""
+        first = self.first_failure
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "passed": self.passed,
+            "first_failure": first.check if first else None,
+            "seed": self.seed,
+            "environment": _plain(self.environment),
+            "notes": _plain(self.notes),
+            "results": [_result_to_dict(result, timings) for result in self.results],
+        }
+
+    def to_json(self, *, timings: bool = False) -> str:
+        """Return canonical JSON: the same bytes for the same seed on the same machine.
+
+        timings: also give each result's seconds, which differ from run to run.
+        Numbers that JSON does not know are written as the strings "nan", "inf" and "-inf".
+        """
+        content = self.to_dict(timings=timings)
+        return json.dumps(content, indent=2, sort_keys=True, allow_nan=False) + "\n"
+
+    def _with(self, status: Status) -> tuple[CheckResult, ...]:
+        return tuple(result for result in self.results if result.status is status)
+
+
+def _result_to_dict(result: CheckResult, timings: bool) -> dict[str, Any]:
+    plain: dict[str, Any] = {
+        "check": result.check,
+        "stage": result.stage,
+        "family": result.family,
+        "status": str(result.status),
+        "reason": result.reason,
+        "claim": str(result.claim),
+        "measured": str(result.measured),
+        "expected": str(result.expected),
+        "where": str(result.where),
+        "causes": [str(cause) for cause in result.causes],
+        "next_step": str(result.next_step),
+        "numbers": _plain(result.numbers),
+        "consequence_of": result.consequence_of,
+    }
+    if isinstance(result.claim, Text):  # so that another language can be rendered later
+        plain["claim_template"] = result.claim.template
+        plain["claim_facts"] = _plain(result.claim.facts)
+    if timings:
+        plain["seconds"] = round(result.seconds, 4)
+    return plain
+
+
+def _plain(value: Any) -> Any:
+    """Turn a measurement into JSON values; tensors and NumPy numbers through their own lists."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_plain(item) for item in value]
+    if hasattr(value, "tolist"):
+        return _plain(value.tolist())
+    return str(value)

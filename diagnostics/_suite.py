@@ -1,0 +1,159 @@
+"""`diagnose`: run every check that applies, in order, and say what to mend first."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import sysconfig
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from diagnostics._catalog import CATALOG, select
+from diagnostics._guard import seed_everything, untouched
+from diagnostics._pipeline import Pipeline
+from diagnostics._probe import MissingPartError, Probe
+from diagnostics._report import Report
+from diagnostics._result import CheckResult, Status
+from diagnostics._text import say
+
+
+def diagnose(
+    pipeline: Pipeline,
+    *,
+    seed: int = 42,
+    only: Iterable[str] | None = None,
+    skip: Iterable[str] = (),
+    overfit_steps: int = 300,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Report:
+    """Check a pipeline and return the report. The user's objects come back untouched.
+
+    seed: fixes every random choice; the same seed gives the same report on the same machine.
+    only, skip: names of checks or stages.
+    overfit_steps: upper bound of the steps with which one batch is memorised.
+    progress: called as (check, index, total) before each check.
+    Raises ValueError for an unknown name, TypeError for something that is not a Pipeline.
+    """
+    if not isinstance(pipeline, Pipeline):
+        raise TypeError(f"diagnose wants a Pipeline, got {type(pipeline).__name__}")
+    names = select(only, skip)
+    probe = Probe(pipeline, seed=seed, overfit_steps=overfit_steps)
+    results: list[CheckResult] = []
+    with untouched([pipeline.model], _tensors_of(pipeline)):
+        for index, name in enumerate(names):
+            if progress is not None:
+                progress(name, index, len(names))
+            results.append(_run_check(name, probe))
+    from diagnostics.environment import measure_environment
+
+    return Report(
+        results=tuple(_mark_consequences(results)),
+        seed=seed,
+        environment=measure_environment(),
+        notes=tuple(probe.notes),
+    )
+
+
+def _run_check(name: str, probe: Probe) -> CheckResult:
+    """Run one check; whatever it raises becomes a result, so that the others still run."""
+    seed_everything(probe.seed)
+    start = time.perf_counter()
+    try:
+        with torch.enable_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the user's model; the verdict is what counts
+            result: CheckResult = importlib.import_module(f"diagnostics.{name}").run(probe)
+    except MissingPartError as missing:
+        result = skipped(name, missing)
+    except Exception as error:  # any: users' parts may raise anything
+        result = _raised(name, error)
+    result = dataclasses.replace(result, seconds=time.perf_counter() - start)
+    if result.status is Status.FAIL and result.reason in probe.pipeline.allow:
+        result = dataclasses.replace(
+            result,
+            status=Status.WARN,
+            next_step=say("declared as intended with allow=({reason!r},)", reason=result.reason),
+        )
+    return result
+
+
+def skipped(name: str, missing: MissingPartError) -> CheckResult:
+    """Return the SKIP of a check whose part is missing, naming what unlocks it."""
+    arguments = " or ".join(missing.arguments)
+    return CheckResult(
+        check=name,
+        status=Status.SKIP,
+        reason=f"{name}.missing_part",
+        claim=say("not measured: {why}", why=missing.why),
+        next_step=say("to unlock it, give Pipeline {arguments}", arguments=arguments),
+        numbers={"missing": list(missing.arguments)},
+    )
+
+
+def _raised(name: str, error: Exception) -> CheckResult:
+    frame = _user_frame(error)
+    own = frame is None
+    return CheckResult(
+        check=name,
+        status=Status.ERROR,
+        reason=f"{name}.raised",
+        claim=say(
+            "the check could not finish: {kind}: {message}",
+            kind=type(error).__name__,
+            message=str(error).strip().split("\n")[0][:300],
+        ),
+        where="" if frame is None else say("{frame}", frame=frame),
+        next_step=say(
+            "this is a fault of the check itself; report it with the output of --env"
+            if own
+            else "call that part by hand with the same input, read the traceback from the bottom"
+        ),
+        numbers={"exception": type(error).__name__},
+    )
+
+
+def _user_frame(error: BaseException) -> str | None:
+    """Return the last frame that is neither ours nor the libraries': where the user's code is."""
+    not_theirs = (Path(__file__).parent, Path(sysconfig.get_paths()["stdlib"]))
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        if frame.filename.startswith("<") or "site-packages" in path.parts:
+            continue
+        if not any(folder in path.parents for folder in not_theirs):
+            return f"{path.name}:{frame.lineno} in {frame.name}: {(frame.line or '').strip()}"
+    return None
+
+
+def _mark_consequences(results: list[CheckResult]) -> list[CheckResult]:
+    """Name, for each failure, the first earlier failure that explains it."""
+    marked: list[CheckResult] = []
+    broken: list[CheckResult] = []
+    for result in results:
+        if result.failed:
+            cause = next((b.check for b in broken if result.check in _explained(b.check)), None)
+            result = dataclasses.replace(result, consequence_of=cause)
+            broken.append(result)
+        marked.append(result)
+    return marked
+
+
+def _explained(check: str) -> tuple[str, ...]:
+    return CATALOG[check].explains if check in CATALOG else ()
+
+
+def _tensors_of(pipeline: Pipeline) -> list[Tensor]:
+    """Return the tensors that the user handed over, so that they can be put back."""
+    found: list[Tensor] = []
+    parts: list[Any] = [pipeline.train_ids, pipeline.val_ids]
+    if isinstance(pipeline.batch, Mapping):
+        parts += pipeline.batch.values()
+    elif isinstance(pipeline.batch, (tuple, list)):
+        parts += pipeline.batch
+    found += [part for part in parts if isinstance(part, Tensor)]
+    return found

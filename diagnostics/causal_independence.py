@@ -1,0 +1,248 @@
+"""Causal independence: what position t predicts may depend only on tokens 0 to t.
+
+Why it matters
+    A model that sees the token it has to predict reaches a wonderful loss and has learnt
+    nothing: at generation time the future does not exist yet.
+
+How it is measured
+    One batched forward of copies of a row: in copy j token j is replaced, and every logit that
+    moves at a position before j is a leak. This is the influence map (T, T): zero above the
+    diagonal, non-zero on it. It is measured on a float64 copy with jittered weights, where a
+    healthy model leaks exactly 0, and again with all weights times 10, which shows leaks that
+    small initial weights hide. Up to 64 positions every pair is measured; in a longer block the
+    replaced tokens lie at every scale, and the result says how many.
+
+What it cannot see
+    A leak through the batch axis (rows reading each other) is for `batch_independence`. In a long
+    block a leak between two positions of which neither was probed. Code that behaves differently
+    in train mode or only when targets are given.
+
+Break it
+    python -m exercises.break_causal_independence
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from diagnostics._pipeline import Pipeline
+from diagnostics._probe import JITTER_STD, Probe
+from diagnostics._result import CheckResult, Status
+from diagnostics._text import Text, say
+
+EVERY_PAIR_MAX = 64  # positions up to which the whole map is affordable
+TOKENS_MAX = 16_384  # copies x T in one call: about 0.3 s on a debug model
+LEAK_FLOAT64 = 1e-9  # healthy models measured: exactly 0; the smallest real leak seen: 1e-3
+LEAK_FLOAT32 = 1e-4  # only for models that cannot run in float64; relative to the logits
+SCALES = (1.0, 10.0)
+
+
+def check_causal_independence(
+    model: nn.Module,
+    tokens: Tensor | None = None,
+    *,
+    vocab_size: int | None = None,
+    **parts: object,
+) -> CheckResult:
+    """Check that no position depends on a later token.
+
+    tokens: (B, T) ids with T >= 2 to start from; None: random ones. Only the first row is used.
+    vocab_size: V; None: read from the model.    parts: other fields of Pipeline, such as forward.
+    Raises ValueError when tokens have another shape.
+    """
+    if tokens is not None and (tokens.ndim != 2 or tokens.shape[1] < 2):
+        raise ValueError(f"tokens must have shape (B, T) with T >= 2, got {tuple(tokens.shape)}")
+    pipeline = Pipeline(model, vocab_size=vocab_size, **parts)  # type: ignore[arg-type]
+    return _check(Probe(pipeline), tokens)
+
+
+def run(probe: Probe) -> CheckResult:
+    """Judge the influence map of random tokens over the whole block."""
+    if not probe.pipeline.causal:
+        return CheckResult(
+            check="causal_independence",
+            status=Status.SKIP,
+            reason="causal_independence.not_causal",
+            claim=say("not measured: the model is declared not causal (causal=False)"),
+            next_step=say("leave causal=False out to have it checked"),
+        )
+    return _check(probe, None)
+
+
+def measure_influence(
+    probe: Probe, model: nn.Module, row: Tensor, replaced: list[int]
+) -> tuple[Tensor, float]:
+    """Return (T, J): how far the logits at position i move when token replaced[j] changes.
+
+    row: (T,) token ids. The second value is the largest logit in size, to compare with.
+    """
+    copies = row.repeat(len(replaced) + 1, 1)  # (J + 1, T), the last one unchanged
+    for copy, position in enumerate(replaced):
+        copies[copy, position] = (row[position] + 1 + copy) % probe.vocab_size
+        if copies[copy, position] == row[position]:
+            copies[copy, position] = (row[position] + 1) % probe.vocab_size
+    logits = _logits(probe, model, copies)  # (J + 1, T, W)
+    moved = (logits[:-1] - logits[-1:]).abs().amax(dim=2)  # (J, T)
+    return moved.T, float(logits.abs().max())
+
+
+def _check(probe: Probe, tokens: Tensor | None) -> CheckResult:
+    T = tokens.shape[1] if tokens is not None else probe.block_size or probe.probe_length
+    row = tokens[0].to(probe.device) if tokens is not None else probe.tokens(1, T, "causal")[0]
+    replaced = _positions_to_replace(T)
+    worst: CheckResult | None = None
+    for scale in SCALES:
+        with probe.model(exact=True, jitter=JITTER_STD, scale=scale) as model:
+            influence, size = measure_influence(probe, model, row, replaced)
+        limit = (LEAK_FLOAT64 if probe.runs_in_float64 else LEAK_FLOAT32) * max(1.0, size)
+        result = _judge(influence, replaced, limit, scale)
+        if result.failed:
+            return result
+        worst = result if worst is None else worst
+    assert worst is not None
+    return worst
+
+
+def _judge(influence: Tensor, replaced: list[int], limit: float, scale: float) -> CheckResult:
+    T = influence.shape[0]
+    positions = torch.arange(T, device=influence.device)
+    changed = torch.tensor(replaced, device=influence.device)
+    future = positions[:, None] < changed[None, :]  # (T, J): token j lies after position i
+    leaks = future & ~(influence <= limit)  # written so that a NaN counts as a leak
+    numbers = {
+        "leaking_pairs": int(leaks.sum()),
+        "judged_pairs": int(future.sum()),
+        "worst_leak": float(influence[future].max()) if future.any() else 0.0,
+        "weight_scale": scale,
+        "limit": limit,
+        "length": T,
+        "replaced": replaced,
+    }
+    coverage = say(
+        "{pairs} pairs of {T} positions and {tokens} replaced tokens",
+        pairs=int(future.sum()),
+        T=T,
+        tokens=len(replaced),
+    )
+    if not leaks.any():
+        return CheckResult(
+            check="causal_independence",
+            status=Status.PASS,
+            reason="causal_independence.ok",
+            claim=say(
+                "no prediction moves when a later token changes ({coverage})", coverage=coverage
+            ),
+            measured=say("worst leak {worst}", worst=numbers["worst_leak"]),
+            numbers=numbers,
+        )
+    return _leak_result(influence, leaks, changed, limit, numbers)
+
+
+def _leak_result(
+    influence: Tensor, leaks: Tensor, changed: Tensor, limit: float, numbers: dict[str, object]
+) -> CheckResult:
+    pairs = torch.nonzero(leaks)
+    i, column = (int(index) for index in pairs[0])
+    j = int(changed[column])
+    reach = int((changed[pairs[:, 1]] - pairs[:, 0]).max())
+    reason, causes = _likely_causes(influence, leaks, changed, reach)
+    return CheckResult(
+        check="causal_independence",
+        status=Status.FAIL,
+        reason=reason,
+        claim=say(
+            "position {i} changes its prediction when token {j}, in its future, changes", i=i, j=j
+        ),
+        measured=say(
+            "a logit moved by {first}; worst leak {worst}",
+            first=float(influence[i, column]),
+            worst=numbers["worst_leak"],
+        ),
+        expected=say(
+            "at most {limit}, because nothing that position {i} may read has changed",
+            limit=limit,
+            i=i,
+        ),
+        where=say(
+            "{count} of {total} (position, future token) pairs leak, reaching {reach} token(s) "
+            "ahead; first is ({i}, {j})",
+            count=numbers["leaking_pairs"],
+            total=numbers["judged_pairs"],
+            reach=reach,
+            i=i,
+            j=j,
+        ),
+        causes=causes,
+        next_step=say(
+            "print the attention mask for T=4: row i must allow columns 0 to i only; "
+            "python -m diagnostics --explain causal_independence"
+        ),
+        numbers={**numbers, "reach": reach},
+    )
+
+
+def _likely_causes(
+    influence: Tensor, leaks: Tensor, changed: Tensor, reach: int
+) -> tuple[str, tuple[Text, ...]]:
+    """Read the pattern of leaking pairs (T, J)."""
+    T = leaks.shape[0]
+    ahead = changed[None, :] - torch.arange(T, device=leaks.device)[:, None]  # (T, J)
+    if bool(leaks[ahead > 0].all()):
+        # what is truly read moves a logit about as much from the future as from the past
+        ratio = influence[ahead > 0].median() / influence[ahead < 0].median().clamp_min(1e-30)
+        if bool(ratio > 0.1):
+            return ("causal_independence.no_mask", _NO_MASK)
+        return ("causal_independence.normalised_over_future", _NORMALISED)
+    if reach < T // 2 and bool(leaks[(ahead > 0) & (ahead <= reach)].all()):
+        return (
+            "causal_independence.mask_too_wide",
+            (
+                say(
+                    "the mask keeps a diagonal too many, as tril(diagonal=1) does: each layer adds "
+                    "its extra diagonals to the reach ({reach} here)",
+                    reach=reach,
+                ),
+            ),
+        )
+    first = int(torch.nonzero(leaks.any(dim=1)).min())
+    if first > 0 and bool(leaks[first:][ahead[first:] > 0].all()):
+        return (
+            "causal_independence.mask_too_small",
+            (say("the mask covers only the first {first} positions of the block", first=first),),
+        )
+    return ("causal_independence.leak", ())
+
+
+_NO_MASK = (
+    say("no causal mask is applied: every position reads the whole row"),
+    say("the mask is added as 0 and 1, or fills hidden scores with 0, so it hides nothing"),
+)
+_NORMALISED = (
+    say("the mask is applied after the softmax, whose sum still runs over later tokens"),
+    say("a norm takes its mean or variance over the time axis"),
+)
+
+
+def _positions_to_replace(T: int) -> list[int]:
+    """All positions of a short row; in a long one, neighbours of every power of two, and ends."""
+    if T <= EVERY_PAIR_MAX:
+        return list(range(T))
+    marks = {0, 1, T - 2, T - 1, T // 3, T // 2, 2 * T // 3}
+    step = 2
+    while step < T:
+        marks |= {step - 1, step, step + 1, T - step}
+        step *= 2
+    ordered = sorted(mark for mark in marks if 0 <= mark < T)
+    affordable = max(8, TOKENS_MAX // T - 1)
+    stride = -(-len(ordered) // affordable)
+    return sorted({*ordered[::stride], T - 1})
+
+
+def _logits(probe: Probe, model: nn.Module, copies: Tensor) -> Tensor:
+    """Run the copies in one batch, or one by one where rows of a batch influence one another."""
+    together = probe.logits(model, copies)
+    alone = probe.logits(model, copies[-1:])
+    if torch.allclose(together[-1:], alone, rtol=1e-4, atol=1e-6):
+        return together
+    return torch.cat([probe.logits(model, copies[row : row + 1]) for row in range(len(copies))])

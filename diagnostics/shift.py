@@ -1,0 +1,346 @@
+"""Shift: every target is the token right after its input, the last one included.
+
+Why it matters
+    A causal model learns whatever the targets say. With targets equal to the inputs it learns to
+    copy, with targets two ahead to skip: the loss falls, often faster than it should, and only
+    the generated text shows that the model predicts something else than the next token.
+
+How it is measured
+    `get_batch` is called on data in which every value is its own position (0, 1, 2, ...), so
+    that `targets == inputs + 1` must hold in every place, the last column too. A loader that
+    cannot read such data is judged on its own batch: the share of targets that equal the input k
+    places later, for k from -3 to 3, and, where train_ids are given, by finding each row in them,
+    which says what its last target has to be. With labels="same" (the model shifts inside) the
+    targets must equal the inputs. Positions that hold ignore_index are not judged.
+
+What it cannot see
+    A second shift inside the model: that is for `loss`. Without get_batch and train_ids the last
+    target of a row can only be compared with the usual mistakes (the row's first or last token).
+    Text that repeats itself (one character only) fits every shift.
+
+Break it
+    python -m exercises.break_shift
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from diagnostics._probe import Batch, MissingPartError, Probe
+from diagnostics._result import CheckResult, Status
+from diagnostics._text import Text, say
+
+OFFSETS = range(-3, 4)  # the distances at which a mistaken slice still lands
+WRAP_ROWS_MIN = 3  # fewer rows than this can agree with a wrapped last target by chance
+COUNTING_LENGTH = 4096  # values in the counting data; more when the block is longer
+
+
+def check_shift(
+    inputs: Tensor,
+    targets: Tensor,
+    *,
+    labels: str = "next",
+    ignore_index: int = -100,
+    data: Tensor | None = None,
+) -> CheckResult:
+    """Check that targets (B, T) are the tokens that follow inputs (B, T).
+
+    labels: "next", or "same" when the model shifts inside and targets must equal inputs.
+    data: the (N,) ids that the rows were cut from; lets the last target be judged exactly.
+    Raises ValueError when the two shapes differ or T < 2.
+    """
+    _require_pair(inputs, targets)
+    scored = targets != ignore_index  # (B, T)
+    if not scored.any():
+        return _nothing_scored(ignore_index)
+    wanted = 0 if labels == "same" else 1
+    agreement = measure_agreement(inputs, targets, ignore_index=ignore_index)
+    numbers = {"agreement": {str(k): share for k, share in agreement.items()}, "wanted": wanted}
+    if not agreement[wanted] >= 1.0:
+        return _misaligned(inputs, targets, scored, agreement, wanted, numbers)
+    if wanted == 1:
+        wrong_last = _wrong_last_targets(inputs, targets, scored, data)
+        if wrong_last is not None:
+            return wrong_last
+    judged = int(scored.sum())
+    return CheckResult(
+        check="shift",
+        status=Status.PASS,
+        reason="shift.ok",
+        claim=say(
+            "all {judged} targets are {meaning}",
+            judged=judged,
+            meaning="their own input, for a model that shifts inside"
+            if wanted == 0
+            else "the token after their input",
+        ),
+        measured=say("{share} of targets at distance {wanted}", share=1.0, wanted=wanted),
+        numbers=numbers,
+    )
+
+
+def run(probe: Probe) -> CheckResult:
+    """Judge counting data where the loader can read it, else the loader's own batch."""
+    pipeline = probe.pipeline
+    try:
+        counted = _counting_batch(probe)
+    except MissingPartError:
+        raise
+    except Exception:  # any: a loader that cannot read foreign data is not at fault
+        counted = None
+    batch, data = counted or (probe.raw_batch, pipeline.train_ids)
+    return check_shift(
+        batch.inputs,
+        batch.targets,
+        labels=pipeline.labels,
+        ignore_index=pipeline.ignore_index,
+        data=data,
+    )
+
+
+def measure_agreement(
+    inputs: Tensor, targets: Tensor, *, ignore_index: int = -100
+) -> dict[int, float]:
+    """Return, for each distance k, the share of scored targets[t] that equal inputs[t + k].
+
+    Only places where t and t + k both lie inside the row count; NaN when there is none.
+    """
+    T = inputs.shape[1]
+    shares: dict[int, float] = {}
+    for k in OFFSETS:
+        first, last = max(0, -k), min(T, T - k)
+        if first >= last:
+            continue
+        judged = targets[:, first:last] != ignore_index
+        equal = (targets[:, first:last] == inputs[:, first + k : last + k]) & judged
+        shares[k] = int(equal.sum()) / int(judged.sum()) if judged.any() else float("nan")
+    return shares
+
+
+def locate(data: Tensor, row: Tensor) -> Tensor:
+    """Return every start s with data[s : s + T] == row, for data (N,) and row (T,)."""
+    T = row.shape[0]
+    starts = torch.nonzero(data[: max(0, data.shape[0] - T + 1)] == row[0]).flatten()
+    for t in range(1, T):
+        if starts.numel() == 0:
+            break
+        starts = starts[data[starts + t] == row[t]]
+    return starts
+
+
+def _counting_batch(probe: Probe) -> tuple[Batch, Tensor] | None:
+    if probe.pipeline.get_batch is None:
+        return None
+    count = max(COUNTING_LENGTH, 8 * (probe.block_size or 0))
+    data = torch.arange(count)
+    with probe.seeded("shift"):
+        batch = probe.draw_batch(data)
+    is_counting = bool((batch.inputs[:, 1:] - batch.inputs[:, :-1] == 1).all())
+    return (batch, data) if is_counting else None  # a loader may cut rows in a way of its own
+
+
+def _wrong_last_targets(
+    inputs: Tensor, targets: Tensor, scored: Tensor, data: Tensor | None
+) -> CheckResult | None:
+    """Judge the last column, which `inputs[:, 1:] == targets[:, :-1]` never looks at."""
+    rows = torch.nonzero(scored[:, -1]).flatten().tolist()
+    last = targets[:, -1]
+    wrong: list[int] = []
+    judged = 0
+    if data is not None:
+        data = data.to(inputs.device)
+        for row in rows:
+            starts = locate(data, inputs[row])
+            ends = starts + inputs.shape[1]
+            ends = ends[ends < data.shape[0]]
+            if ends.numel():
+                judged += 1
+                if not (data[ends] == last[row]).any():
+                    wrong.append(row)
+    kinds = {
+        "shift.wrapped_last": [r for r in rows if last[r] == inputs[r, 0]],
+        "shift.repeated_last": [r for r in rows if last[r] == inputs[r, -1]],
+    }
+    fits = next(
+        (reason for reason, hits in kinds.items() if len(hits) == len(rows) >= WRAP_ROWS_MIN), None
+    )
+    if judged:
+        if not wrong:
+            return None
+        fits = next((r for r, hits in kinds.items() if set(wrong) <= set(hits)), "shift.wrong_last")
+        return _last_column_failure(fits, wrong[0], len(wrong), judged, inputs, last)
+    if fits is None or bool((inputs == inputs[:, :1]).all()):  # constant rows fit everything
+        return None
+    return _last_column_failure(fits, rows[0], len(rows), len(rows), inputs, last)
+
+
+def _last_column_failure(
+    reason: str, row: int, count: int, judged: int, inputs: Tensor, last: Tensor
+) -> CheckResult:
+    told, cause = _LAST_COLUMN[reason]
+    return CheckResult(
+        check="shift",
+        status=Status.FAIL,
+        reason=reason,
+        claim=say(
+            "the last target of {count} of {judged} rows is not the token after the row: {told}",
+            count=count,
+            judged=judged,
+            told=told,
+        ),
+        measured=say(
+            "row {row} ends with input {end} and has last target {last}",
+            row=row,
+            end=int(inputs[row, -1]),
+            last=int(last[row]),
+        ),
+        expected=say("the token that follows the row in the data, in every row"),
+        where=say(
+            "last column of {count} of {judged} rows; first is row {row}",
+            count=count,
+            judged=judged,
+            row=row,
+        ),
+        causes=(Text(cause, {}),) if cause else (),
+        next_step=say("cut T + 1 tokens per row: inputs = window[:-1], targets = window[1:]"),
+        numbers={"wrong_rows": count, "judged_rows": judged},
+    )
+
+
+_LAST_COLUMN = {
+    "shift.wrapped_last": (
+        "it is the row's own first token",
+        "targets = inputs.roll(-1, dims=1), which carries the first token round to the end",
+    ),
+    "shift.repeated_last": (
+        "it is the row's last input again",
+        "the window holds T tokens instead of T + 1, and its end was repeated to fill the row",
+    ),
+    "shift.wrong_last": ("it appears nowhere after such a row", ""),
+}
+
+
+def _misaligned(
+    inputs: Tensor,
+    targets: Tensor,
+    scored: Tensor,
+    agreement: dict[int, float],
+    wanted: int,
+    numbers: dict[str, object],
+) -> CheckResult:
+    fitting = [k for k, share in agreement.items() if share >= 1.0]
+    reason, claim, cause = _read_agreement(fitting, agreement, wanted, inputs, targets)
+    last = inputs.shape[1] - wanted
+    wrong = (targets[:, :last] != inputs[:, wanted:]) & scored[:, :last]  # (B, T - wanted)
+    row, column = (int(i) for i in torch.nonzero(wrong)[0])
+    return CheckResult(
+        check="shift",
+        status=Status.FAIL,
+        reason=reason,
+        claim=claim,
+        measured=say(
+            "{share} of targets equal the input {wanted} later; {best} equal the one {k} later",
+            share=agreement[wanted],
+            wanted=wanted,
+            k=max(agreement, key=lambda k: agreement[k]),
+            best=max(agreement.values()),
+        ),
+        expected=say("1 at distance {wanted}", wanted=wanted),
+        where=say(
+            "{count} of {total} places; first is row {row}, position {column}",
+            count=int(wrong.sum()),
+            total=int(scored[:, :last].sum()),
+            row=row,
+            column=column,
+        ),
+        causes=(cause,) if cause else (),
+        next_step=say("targets must be the inputs themselves")
+        if wanted == 0
+        else say(
+            "cut targets from start + 1 to start + T + 1, where inputs go from start to start + T"
+        ),
+        numbers=numbers,
+    )
+
+
+def _read_agreement(
+    fitting: list[int], agreement: dict[int, float], wanted: int, inputs: Tensor, targets: Tensor
+) -> tuple[str, Text, Text | None]:
+    """Name the mistake that the numbers fit; no cause where they fit none."""
+    if wanted == 0 and 1 in fitting:
+        return (
+            "shift.already_shifted",
+            say("the targets are already moved by one, and the model moves them once more"),
+            say('labels="same" was declared, yet the loader shifts as well'),
+        )
+    if 0 in fitting:
+        return (
+            "shift.identical",
+            say("the targets equal the inputs: the model is trained to copy what it reads"),
+            say("the slice of the targets starts where the slice of the inputs starts"),
+        )
+    if fitting and max(fitting) > 1:
+        k = max(fitting)
+        return (
+            "shift.too_far",
+            say("the targets lie {k} tokens ahead of their inputs instead of 1", k=k),
+            say(
+                "the shift is applied {k} times, or a slice starts {extra} too late",
+                k=k,
+                extra=k - 1,
+            ),
+        )
+    if fitting:
+        return (
+            "shift.backward",
+            say("the targets lie {k} token(s) behind their inputs", k=-fitting[0]),
+            say("roll(+1) instead of roll(-1), or inputs and targets swapped"),
+        )
+    if _rows_are_permuted(inputs, targets):
+        return (
+            "shift.rows_mixed",
+            say("the targets belong to other rows of the batch than their inputs"),
+            say("inputs and targets were drawn or shuffled with different random starts"),
+        )
+    if agreement[wanted] > 0.5:
+        return (
+            "shift.some_wrong",
+            say("{share} of the targets are not the next token", share=1 - agreement[wanted]),
+            None,
+        )
+    return (
+        "shift.unrelated",
+        say("the targets fit the inputs at no distance from -3 to 3"),
+        None,
+    )
+
+
+def _rows_are_permuted(inputs: Tensor, targets: Tensor) -> bool:
+    equal = (targets[:, None, :-1] == inputs[None, :, 1:]).all(dim=2)  # (B, B)
+    return bool(equal.any(dim=1).all())
+
+
+def _nothing_scored(ignore_index: int) -> CheckResult:
+    return CheckResult(
+        check="shift",
+        status=Status.FAIL,
+        reason="shift.nothing_scored",
+        claim=say(
+            "every target of the batch is {ignore}, so nothing is learnt from it",
+            ignore=ignore_index,
+        ),
+        measured=say("0 scored targets"),
+        expected=say("at least 1"),
+        causes=(say("the marker that ends the prompt was not found, so all was masked"),),
+        next_step=say("print one decoded example with its labels beside it"),
+        numbers={"scored": 0},
+    )
+
+
+def _require_pair(inputs: Tensor, targets: Tensor) -> None:
+    if inputs.ndim != 2 or inputs.shape != targets.shape or inputs.shape[1] < 2:
+        raise ValueError(
+            f"inputs and targets must both have shape (B, T) with T >= 2, "
+            f"got {tuple(inputs.shape)} and {tuple(targets.shape)}"
+        )

@@ -1,0 +1,78 @@
+"""What every command shares: exit codes, and one clear line instead of a traceback.
+
+Exit codes: 0 as expected, 1 a check failed, 2 usage or missing input, 3 the tool itself is broken,
+130 interrupted with Ctrl-C. Imports nothing heavy, so that `--help` stays quick.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+
+EXIT_OK = 0
+EXIT_CHECK_FAILED = 1
+EXIT_USAGE = 2
+EXIT_BROKEN = 3
+EXIT_INTERRUPTED = 130
+
+
+class CommandError(Exception):
+    """The command cannot go on with what it was given; the message says what to do about it."""
+
+
+def run_command(main: Callable[[], int | None]) -> int:
+    """Run `main` and return its exit code, turning what went wrong into one `error:` line.
+
+    `CommandError` and `OSError` are about the input or the machine and give 2; Ctrl-C gives 130;
+    anything else is a fault of ours: it keeps its traceback, to be reported, and gives 3.
+    `SystemExit` (argparse) passes through.
+    """
+    try:
+        code = main()
+        sys.stdout.flush()  # a full disk or a closed pipe shows here, not at interpreter exit
+        return EXIT_OK if code is None else code
+    except KeyboardInterrupt:
+        _print_error("interrupted")
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:  # the reader, `| head` for example, has seen enough
+        _discard_output()
+        return EXIT_OK
+    except OSError as error:
+        _print_error(describe_error(error))
+        _discard_output()
+        return EXIT_USAGE
+    except CommandError as error:
+        _print_error(describe_error(error))
+        return EXIT_USAGE
+    except Exception:
+        traceback.print_exc()
+        _print_error("this is a fault of the program; the lines above say where")
+        return EXIT_BROKEN
+
+
+def describe_error(error: BaseException) -> str:
+    """Return the error as one line; an `OSError` gives its reason in words, then its file."""
+    text = str(error)
+    if isinstance(error, OSError) and error.strerror:
+        where = f": {error.filename}" if error.filename is not None else ""
+        text = f"{error.strerror}{where}"
+    return " ".join(text.split()) or type(error).__name__
+
+
+def _print_error(message: str) -> None:
+    print(f"error: {message}", file=sys.stderr)
+
+
+def _discard_output() -> None:
+    """Stop the interpreter from failing once more on its way out, on output nobody can take.
+
+    Output that can still be written is written; only what is left afterwards goes nowhere.
+    """
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with suppress(OSError):  # a replaced standard output, in tests, has no descriptor
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,175 @@
+"""What `python -m minigpt.train` says: before the first step, during the run, at the end."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+
+import torch
+from tqdm import tqdm
+
+from minigpt._train_data import TrainData
+from minigpt._training_state import BEST_NAME, LAST_NAME, StepReport, TrainSettings
+from minigpt.checkpoint import load_checkpoint
+from minigpt.device import describe_device
+from minigpt.evaluate import evaluate
+from minigpt.model import MiniGPT
+from minigpt.trainer import Trainer
+
+SAMPLE_LENGTH = 48  # characters of the training data shown for a person to read
+INITIAL_NATS = 0.5  # a fresh GPT-2 initialisation lies within 0.1 of ln V
+OVERFIT_GAP_NATS = 0.1
+OVERFIT_RISE_NATS = 0.01  # above its best, beyond the noise of an evaluation
+CONSTANT_CLIPPING = 0.95
+
+
+class TrainReport:
+    """Prints lines to stdout and, on a terminal, a progress bar to stderr. A context manager."""
+
+    def __init__(
+        self, data: TrainData, model: MiniGPT, settings: TrainSettings, folder: Path
+    ) -> None:
+        self.data, self.model, self.settings, self.folder = data, model, settings, folder
+        self.bar: tqdm[None] | None = None
+        self.start = time.perf_counter()
+
+    def __enter__(self) -> TrainReport:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Remove the progress bar; nothing happens when there is none."""
+        if self.bar is not None:
+            self.bar.close()
+            self.bar = None
+
+    def print_header(self, resumed_step: int) -> None:
+        """Say what is about to run, so that a wrong size or file is seen before it costs time."""
+        config, settings, data = self.model.config, self.settings, self.data
+        device = next(self.model.parameters()).device
+        precision = torch.get_float32_matmul_precision()
+        tokens = settings.batch_size * config.block_size * settings.accumulation_steps
+        epochs = tokens * settings.max_steps / len(data.train_ids)
+        sample = data.tokenizer.decode(data.train_ids[:SAMPLE_LENGTH])
+        print(f"device      {describe_device(device)}, {settings.dtype}, matmul {precision}")
+        print(
+            f"data        train {len(data.train_ids):,} ids, validation "
+            f"{len(data.validation_ids):,}, vocabulary {config.vocab_size}"
+        )
+        print(f"begins      {ascii(sample)}")
+        print(
+            f"model       block {config.block_size}, dim {config.embedding_dim}, "
+            f"{config.num_heads} heads, {config.num_layers} layers, dropout {config.dropout:g}: "
+            f"{self.model.parameter_count():,} parameters"
+        )
+        accumulated = f" x {settings.accumulation_steps}" if settings.accumulation_steps > 1 else ""
+        print(
+            f"step        {settings.batch_size} x {config.block_size}{accumulated} = "
+            f"{tokens:,} tokens; {settings.max_steps:,} steps are {epochs:.2f} epochs"
+        )
+        if resumed_step:
+            print(f"resumed     after step {resumed_step:,}")
+        elif (self.folder / BEST_NAME).exists():
+            print(f"note        {self.folder / BEST_NAME} of an earlier run will be replaced")
+        sys.stdout.flush()
+        if sys.stderr.isatty():
+            self.bar = tqdm(total=settings.max_steps, initial=resumed_step, unit="step")
+
+    def on_step(self, report: StepReport) -> None:
+        """Print a line for an evaluation; move the bar for every update."""
+        if report.train_loss is None:
+            self._print_initial_loss(report.validation_loss or math.nan)
+            return
+        if self.bar is not None:
+            self.bar.set_postfix_str(
+                f"loss {report.train_loss:.3f}, rate {report.learning_rate:.1e}, "
+                f"norm {report.grad_norm:.2f}, {report.tokens_per_second:,.0f} tokens/s",
+                refresh=False,
+            )
+            self.bar.update()
+        if report.validation_loss is not None:
+            self._print(
+                f"step {report.step:>6,} train {report.train_loss:.3f}  "
+                f"validation {report.validation_loss:.3f}  rate {report.learning_rate:.1e}  "
+                f"norm {report.grad_norm:.2f}  {report.tokens_per_second:,.0f} tokens/s"
+            )
+
+    def print_summary(self, trainer: Trainer, reason: str) -> None:
+        """Say how the run ended, what the losses mean and where the checkpoints are."""
+        state = trainer.state
+        seconds = time.perf_counter() - self.start
+        print(f"{reason:<11} at step {state.step:,} of {self.settings.max_steps:,}, {seconds:.1f} s")
+        if state.best_validation_loss is not None:
+            path = self.folder / BEST_NAME
+            print(
+                f"best        step {state.best_step:,}, validation loss "
+                f"{state.best_validation_loss:.4f}: {path}"
+            )
+            if reason in ("finished", "early"):
+                self._print_whole_split(path)
+            print(describe_gap(trainer))
+        print(describe_clipping(trainer))
+        if reason in ("interrupted", "paused"):
+            print(f"saved       {self.folder / LAST_NAME}; go on with --resume")
+
+    def _print_initial_loss(self, loss: float) -> None:
+        V = self.model.config.vocab_size
+        verdict = "[OK]"
+        if not abs(loss - math.log(V)) <= INITIAL_NATS:
+            verdict = "[WARN] not near it: run `python -m diagnostics` before training"
+        self._print(f"loss        {loss:.3f} at step 0; a blind guess has ln {V} = "
+                    f"{math.log(V):.3f} {verdict}")
+
+    def _print_whole_split(self, path: Path) -> None:
+        """Measure the best checkpoint on every validation token, through the file just written."""
+        device = next(self.model.parameters()).device
+        best = load_checkpoint(path, tokenizer=self.data.tokenizer, device=device).model
+        loss = evaluate(best, self.data.validation_ids)
+        print(
+            f"whole       validation loss {loss:.4f} over all "
+            f"{len(self.data.validation_ids) - 1:,} tokens of the validation split"
+        )
+
+    def _print(self, line: str) -> None:
+        if self.bar is None:
+            print(line, flush=True)
+        else:
+            tqdm.write(line)  # above the bar, not through it
+
+
+def describe_gap(trainer: Trainer) -> str:
+    """Return one line: the generalization gap of the last evaluation, and what it suggests."""
+    state = trainer.state
+    assert state.validation_loss is not None
+    assert state.training_loss is not None
+    assert state.best_validation_loss is not None
+    gap = state.validation_loss - state.training_loss
+    rise = state.validation_loss - state.best_validation_loss
+    if gap > OVERFIT_GAP_NATS and rise > OVERFIT_RISE_NATS:
+        meaning = "overfitting: stop earlier, more data or dropout"
+    elif state.best_step == state.step:
+        meaning = "still improving at the end: more steps would help"
+    else:
+        meaning = "neither over- nor underfitting shows"
+    return (
+        f"gap         validation - training = {state.validation_loss:.3f} - "
+        f"{state.training_loss:.3f} = {gap:.3f}: {meaning}"
+    )
+
+
+def describe_clipping(trainer: Trainer) -> str:
+    """Return one line: the share of clipped updates, with a note when it is nearly all of them."""
+    line = f"clipping    {trainer.clipped_share:.1%} of {trainer.state.step:,} updates"
+    if trainer.clipped_share >= CONSTANT_CLIPPING:
+        line += "; at nearly every one it hides a problem: look at the rate and the loss"
+    return line

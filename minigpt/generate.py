@@ -1,0 +1,138 @@
+"""Continue a prompt, token by token: the function `generate`, and the command of that name.
+
+Each step reads the last block_size tokens, takes the logits of the last position and draws one
+token. While everything fits into one block, keys and values of the tokens already read are kept,
+so that each token is read once. Beyond the block that is over: positions are learned and absolute,
+so when the window slides every kept token gets another position and the keys of all of them
+change. The window is then computed anew, because a cache with old positions would be another,
+wrong model.
+
+Shapes: B batch, T0 prompt tokens, n new tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # torch is imported where it is needed: `--help` must not wait for it
+    import torch
+    from torch import Tensor
+
+    from minigpt.model import KeyValueCache, MiniGPT
+
+
+def generate(
+    model: MiniGPT,
+    token_ids: Tensor,
+    max_new_tokens: int,
+    *,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    repetition_penalty: float = 1.0,
+    greedy: bool = False,
+    generator: torch.Generator | None = None,
+    use_cache: bool = True,
+) -> Tensor:
+    """Return the prompt and max_new_tokens more: (B, T0 + n), int64.
+
+    token_ids: (B, T0) whole numbers in 0..V-1, T0 >= 1, on the model's device; a prompt longer
+        than the block is cropped to its end for reading and returned whole.
+    temperature, top_k, top_p: see `next_token_probabilities`. temperature 0 or greedy=True takes
+        the most probable token.
+    repetition_penalty: see `apply_repetition_penalty`; it looks at the whole row, prompt included.
+    generator: where random numbers come from, torch's global one if None. With a generator, or
+        when nothing is drawn, the global random state stays as it was.
+    use_cache: False runs a full forward for every token, for a model whose forward takes no cache.
+    Computes in eval mode and without gradients; every submodule gets its own mode back.
+    Raises ValueError for input or settings out of range, FloatingPointError for NaN logits.
+    """
+    import torch
+
+    from minigpt.evaluate import evaluation_mode
+    from minigpt.model import KeyValueCache
+    from minigpt.sampling import apply_repetition_penalty, next_token_probabilities
+
+    V = model.config.vocab_size
+    _require_input(token_ids, max_new_tokens, V)
+    _require_settings(temperature, top_k, top_p, repetition_penalty, V)
+    B, T0 = token_ids.shape
+    ids = torch.empty((B, T0 + max_new_tokens), dtype=torch.int64, device=token_ids.device)
+    ids[:, :T0] = token_ids
+    greedy = greedy or temperature == 0
+    with torch.no_grad(), evaluation_mode(model):
+        cache = None
+        if use_cache and T0 < model.config.block_size and max_new_tokens > 1:
+            dtype = next(model.parameters()).dtype
+            cache = KeyValueCache(model.config, B, device=token_ids.device, dtype=dtype)
+        for end in range(T0, T0 + max_new_tokens):
+            logits = _last_logits(model, ids[:, :end], cache)  # (B, V)
+            logits = apply_repetition_penalty(logits, ids[:, :end], repetition_penalty)
+            if greedy:
+                probabilities = next_token_probabilities(logits, 0.0)
+                ids[:, end] = probabilities.argmax(dim=-1)
+            else:
+                probabilities = next_token_probabilities(logits, temperature, top_k, top_p)
+                ids[:, end] = _draw(probabilities, generator)
+    return ids
+
+
+def _last_logits(model: MiniGPT, ids: Tensor, cache: KeyValueCache | None) -> Tensor:
+    """Return (B, V): the logits after the last token of ids (B, T), read in one block."""
+    if cache is None or ids.shape[1] > model.config.block_size:
+        logits, _ = model(ids[:, -model.config.block_size :])
+    else:
+        logits, _ = model(ids[:, cache.length :], cache=cache)
+    return logits[:, -1]
+
+
+def _draw(probabilities: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Draw one token per row of (B, V) -> (B,); on the generator's device, if there is one."""
+    import torch
+
+    if generator is not None:  # a CPU generator gives the same text with a model on any device
+        probabilities = probabilities.to(generator.device)
+    return torch.multinomial(probabilities, 1, generator=generator).squeeze(1)
+
+
+def _require_input(token_ids: Tensor, max_new_tokens: int, vocab_size: int) -> None:
+    if token_ids.ndim != 2 or 0 in token_ids.shape:
+        raise ValueError(
+            "token_ids must have shape (B, T0) with B >= 1 and T0 >= 1, "
+            f"got {tuple(token_ids.shape)}"
+        )
+    if token_ids.is_floating_point() or token_ids.is_complex():
+        raise ValueError(f"token_ids must be whole numbers, got {token_ids.dtype}")
+    low, high = int(token_ids.min()), int(token_ids.max())
+    if low < 0 or high >= vocab_size:
+        raise ValueError(f"token_ids must lie in 0..{vocab_size - 1}, got {low}..{high}")
+    if max_new_tokens < 0:
+        raise ValueError(f"max_new_tokens must be >= 0, got {max_new_tokens}")
+
+
+def _require_settings(
+    temperature: float, top_k: int | None, top_p: float | None, penalty: float, vocab_size: int
+) -> None:
+    from minigpt.sampling import require_sampling_settings
+
+    require_sampling_settings(temperature, top_k, top_p, penalty, vocab_size=vocab_size)
+
+
+class _CallableModule(ModuleType):
+    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
+        return generate(*args, **kwargs)
+
+
+# `minigpt.generate` names this module and the function above, and which of the two the package
+# attribute holds depends on what was imported first. Each therefore answers for the other: the
+# module can be called, and the function has itself as the attribute `generate`.
+sys.modules[__name__].__class__ = _CallableModule
+vars(generate)["generate"] = generate
+
+if __name__ == "__main__":
+    from minigpt._cli import run_command
+    from minigpt._generate_command import main
+
+    raise SystemExit(run_command(main))
