@@ -26,6 +26,8 @@ import struct
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
@@ -51,6 +53,7 @@ PIECE_SIZE = 4 * 2**20
 INLINE_SIZE = 2**17  # below this, handing a piece to a thread costs more than hashing it
 ALIGNMENT = 64
 HUGE_PAGE_SIZE = 2**21
+MAX_DIMENSIONS = 8
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,8 @@ def write_tensors(
 ) -> None:
     """Write contiguous CPU tensors and metadata strings to a new seekable file.
 
-    Raises TypeError for a dtype that the format (or this module) does not know.
+    Raises TypeError for a dtype that the format (or this module) does not know, and for a
+    tensor without elements.
     """
     # Wide numbers first, so that each starts at a multiple of its size, for readers that map.
     names = sorted(tensors, key=lambda name: -tensors[name].element_size())
@@ -99,19 +103,20 @@ def read_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[
     taken, and nothing is returned unless the digest fits. Raises CheckpointCorruptError for
     whatever is not such a file, and OSError where it cannot be read.
     """
-    with open(path, "rb") as file:
+    with Path(path).open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         header = _read_header(file, path, size)
         places, metadata = _parse_header(header, path, data_size=size - 8 - len(header))
         stored = metadata.pop(DIGEST_KEY, None)
         if stored is None:
-            raise corrupt(path, wanted="a checkpoint of minigpt", found="no digest in its header")
+            found = "a .safetensors file without a digest: made by another program, or damaged"
+            raise corrupt(path, wanted="a checkpoint of minigpt", found=found)
         with _Digest() as digest:
             digest.add(memoryview(header.replace(stored.encode(), NO_DIGEST.encode(), 1)))
             tensors = _allocate(places)
             for place in places:
                 content = _bytes_of(tensors[place.name])
-                if file.readinto(content) != len(content):  # type: ignore[attr-defined]
+                if file.readinto(content) != len(content):
                     raise corrupt(path, wanted=f"all of {place.name}", found="the end of the file")
                 digest.add(content)
             computed = digest.hexdigest()
@@ -164,8 +169,11 @@ def _make_header(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> 
     entries: dict[str, Any] = {"__metadata__": {DIGEST_KEY: NO_DIGEST, **metadata}}
     start = 0
     for name, tensor in tensors.items():
-        if tensor.dtype not in DTYPE_NAMES:
-            raise TypeError(f"{name} must have a dtype of {list(DTYPES)}, got {tensor.dtype}")
+        if tensor.dtype not in DTYPE_NAMES or tensor.numel() == 0 or tensor.ndim > MAX_DIMENSIONS:
+            raise TypeError(
+                f"{name} must hold numbers of {', '.join(DTYPES)} in at most {MAX_DIMENSIONS} "
+                f"dimensions, got {tensor.dtype} of shape {tuple(tensor.shape)}"
+            )
         stop = start + tensor.numel() * tensor.element_size()
         entries[name] = {
             "dtype": DTYPE_NAMES[tensor.dtype],
@@ -177,7 +185,7 @@ def _make_header(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> 
     return text + b" " * (-len(text) % 8)  # the data starts at a multiple of 8
 
 
-def _read_header(file: BinaryIO, path: str | os.PathLike[str], size: int) -> bytes:
+def _read_header(file: BufferedReader, path: str | os.PathLike[str], size: int) -> bytes:
     wanted = "a .safetensors file"
     if size == 0:
         raise corrupt(path, wanted=wanted, found="an empty file")
@@ -228,7 +236,7 @@ def _parse_place(name: str, entry: Any) -> TensorPlace:
     start, stop = entry["data_offsets"]
     if any(type(number) is not int or number < 0 for number in (*shape, start, stop)):
         raise ValueError(f"{name} has a size or a place that is no whole number >= 0")
-    if stop - start != math.prod(shape) * dtype.itemsize:
+    if not 0 < stop - start == math.prod(shape) * dtype.itemsize or len(shape) > MAX_DIMENSIONS:
         raise ValueError(f"{name} of shape {shape} does not take {stop - start} bytes")
     return TensorPlace(name, dtype, shape, start, stop)
 
@@ -248,7 +256,7 @@ def _allocate(places: list[TensorPlace]) -> dict[str, Tensor]:
         block = _huge_pages(size) if size >= 4 * HUGE_PAGE_SIZE else None
         offset = 0
         for place in members:
-            if block is None or place.start == place.stop:
+            if block is None:
                 tensors[place.name] = torch.empty(place.shape, dtype=place.dtype)
                 continue
             count = math.prod(place.shape)
@@ -276,4 +284,5 @@ def _huge_pages(size: int) -> mmap.mmap | None:
 
 def _bytes_of(tensor: Tensor) -> memoryview:
     """Return the bytes of a contiguous CPU tensor, without a copy."""
-    return memoryview(tensor.detach().reshape(-1).view(torch.uint8).numpy())
+    array: Any = tensor.detach().reshape(-1).view(torch.uint8).numpy()
+    return memoryview(array)

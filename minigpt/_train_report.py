@@ -66,7 +66,7 @@ class TrainReport:
             f"data        train {len(data.train_ids):,} ids, validation "
             f"{len(data.validation_ids):,}, vocabulary {config.vocab_size}"
         )
-        print(f"begins      {ascii(sample)}")
+        print(f"begins      {sample!a}")
         print(
             f"model       block {config.block_size}, dim {config.embedding_dim}, "
             f"{config.num_heads} heads, {config.num_layers} layers, dropout {config.dropout:g}: "
@@ -108,7 +108,8 @@ class TrainReport:
         """Say how the run ended, what the losses mean and where the checkpoints are."""
         state = trainer.state
         seconds = time.perf_counter() - self.start
-        print(f"{reason:<11} at step {state.step:,} of {self.settings.max_steps:,}, {seconds:.1f} s")
+        steps = self.settings.max_steps
+        print(f"{reason:<11} at step {state.step:,} of {steps:,}, {seconds:.1f} s")
         if state.best_validation_loss is not None:
             path = self.folder / BEST_NAME
             print(

@@ -32,7 +32,7 @@ class TrainingLog:
     def append(self, row: dict[str, Any]) -> None:
         """Write one row; `ValueError` for NaN or infinity, which JSON cannot hold."""
         line = json.dumps(row, allow_nan=False) + "\n"
-        with open(self.path, "ab") as file:
+        with self.path.open("ab") as file:
             file.write(line.encode())
 
     def _lines(self) -> list[bytes]:

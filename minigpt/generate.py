@@ -64,7 +64,8 @@ def generate(
     greedy = greedy or temperature == 0
     with torch.no_grad(), evaluation_mode(model):
         cache = None
-        if use_cache and T0 < model.config.block_size and max_new_tokens > 1:
+        fits = model.config.block_size > T0  # at least one token is added inside the block
+        if use_cache and fits:
             dtype = next(model.parameters()).dtype
             cache = KeyValueCache(model.config, B, device=token_ids.device, dtype=dtype)
         for end in range(T0, T0 + max_new_tokens):

@@ -40,9 +40,7 @@ def make_optimizer(
     )
 
 
-def move_optimizer_to_device(
-    optimizer: torch.optim.Optimizer, device: torch.device | str
-) -> None:
+def move_optimizer_to_device(optimizer: torch.optim.Optimizer, device: torch.device | str) -> None:
     """Move every tensor of the optimizer's state to `device`, in place.
 
     Needed after the model has moved, or after state from a file was put in by hand: moments on

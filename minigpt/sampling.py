@@ -45,7 +45,7 @@ def next_token_probabilities(
             "logits must have a finite maximum in every row, got NaN, +inf or only -inf; "
             "look for the first module with a non-finite output"
         )
-    if temperature == 0:
+    if temperature == 0 or top_k == 1:  # `topk` may choose another one of equal logits
         return torch.zeros_like(logits).scatter(-1, logits.argmax(dim=-1, keepdim=True), 1.0)
     # The maximum goes first: dividing by a small temperature then gives -inf at worst, never inf.
     scaled = (logits - best) / max(temperature, torch.finfo(logits.dtype).tiny)

@@ -110,7 +110,7 @@ class Trainer:
             self._report(StepReport(step=0, validation_loss=state.validation_loss), logged=True)
         while (reason := self._reason_to_stop(stop_after)) is None:
             start = time.perf_counter()
-            report = self._update()
+            report = self.update()
             self._seconds += time.perf_counter() - start
             due = state.step % settings.evaluate_every == 0 or state.step == settings.max_steps
             if due:
@@ -147,7 +147,7 @@ class Trainer:
             return "paused"
         return None
 
-    def _update(self) -> StepReport:
+    def update(self) -> StepReport:
         """Make one update: nothing non-finite ever reaches the weights."""
         settings, state = self.settings, self.state
         rate = learning_rate_at(

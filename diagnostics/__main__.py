@@ -1,0 +1,269 @@
+"""`python -m diagnostics`: check a trained Mini-GPT, or with --target your own pipeline.
+
+Exit codes: 0 every check passed, 1 one failed, 2 usage or missing input, 3 a check is broken
+itself, 130 interrupted. `--list`, `--explain` and `--help` do not wait for torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from diagnostics import Pipeline, Report
+
+DEFAULT_CHECKPOINTS = ("checkpoints/mini_gpt_best.safetensors", "checkpoints/mini_gpt_best.pt")
+DEFAULT_TOKENIZER = "tokenizer/char_tokenizer.json"
+DEFAULT_TRAIN_IDS = ("data/encoded/train_ids.npy", "data/encoded/train_ids.pt")
+DEFAULT_VAL_IDS = ("data/encoded/val_ids.npy", "data/encoded/val_ids.pt")
+BATCH_SIZE = 8
+LEARNING_RATE = 1e-3  # of the fresh optimizer that the optimizer check steps once
+
+# The tests that a person would run by hand, and the checks that run them here.
+CLASSIC_TESTS = {
+    "tokenizer round trip": "roundtrip",
+    "token id range": "range",
+    "batch shift": "shift",
+    "forward pass": "shapes",
+    "causal independence": "causal_independence",
+    "gradients": "gradients",
+    "optimizer update": "optimizer",
+    "one-batch overfit": "overfit",
+}
+
+
+class UsageError(Exception):
+    """Something is missing or cannot be read; the message says what to do about it."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    options = _parse(arguments)
+    try:
+        return _run(options)
+    except UsageError as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("error: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader, `| head` for example, has seen enough
+        sys.stderr.close()
+        return 0
+
+
+def _run(options: argparse.Namespace) -> int:
+    from diagnostics._catalog import explain, select
+
+    if options.list:
+        from diagnostics._render import render_catalog
+
+        print(render_catalog())
+        return 0
+    try:
+        if options.explain is not None:
+            print(explain(options.explain))
+            return 0
+        skip = [*options.skip, *(["overfit"] if options.skip_overfit else [])]
+        select(options.only, skip)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    if options.env:
+        from diagnostics.environment import render_environment
+
+        print(render_environment())
+        return 0
+    pipeline = _target_pipeline(options.target) if options.target else _minigpt_pipeline(options)
+    report = _diagnose(pipeline, options, skip)
+    print(report)
+    if not options.target:
+        _say_classic_tests(report)
+    if options.json:
+        _write(options.json, report.to_json())
+    return _exit_code(report)
+
+
+def _diagnose(pipeline: Pipeline, options: argparse.Namespace, skip: list[str]) -> Report:
+    from tqdm import tqdm
+
+    from diagnostics import diagnose
+
+    with tqdm(disable=None, leave=False, bar_format="{desc}") as bar:  # silent without a terminal
+        return diagnose(
+            pipeline,
+            seed=options.seed,
+            only=options.only,
+            skip=skip,
+            overfit_steps=options.overfit_steps,
+            progress=lambda name, index, total: bar.set_description_str(
+                f"[{index + 1}/{total}] {name}"
+            ),
+        )
+
+
+def _target_pipeline(target: str) -> Pipeline:
+    from diagnostics._target import TargetError, describe_exception, load_target
+
+    try:
+        return load_target(target)
+    except TargetError as error:
+        raise UsageError(str(error)) from error
+    except Exception as error:  # any: it is the user's own code
+        raise UsageError(f"--target {target} raised {describe_exception(error)}") from error
+
+
+def _minigpt_pipeline(options: argparse.Namespace) -> Pipeline:
+    """Describe a trained Mini-GPT: its checkpoint, its tokenizer and the ids it was trained on."""
+    import torch
+
+    from diagnostics import Pipeline
+    from minigpt import (
+        CharTokenizer,
+        MiniGPT,
+        MiniGPTConfig,
+        generate,
+        get_batch,
+        load_checkpoint,
+        make_optimizer,
+        save_checkpoint,
+    )
+    from minigpt.encoded import load_ids
+    from minigpt.evaluate import evaluate
+
+    checkpoint_path = _existing(
+        options.checkpoint, DEFAULT_CHECKPOINTS, "a checkpoint", "python -m minigpt.train"
+    )
+    tokenizer_path = _existing(
+        options.tokenizer, (DEFAULT_TOKENIZER,), "a tokenizer", "python -m minigpt.prepare"
+    )
+    train_path = _existing(
+        options.train_data, DEFAULT_TRAIN_IDS, "encoded train ids", "python -m minigpt.prepare"
+    )
+    try:
+        tokenizer = CharTokenizer.from_file(tokenizer_path)
+        checkpoint = load_checkpoint(checkpoint_path, tokenizer=tokenizer)
+        train_ids = load_ids(train_path)
+        val_path = next((p for p in map(Path, DEFAULT_VAL_IDS) if p.exists()), None)
+        val_ids = load_ids(val_path) if val_path and options.train_data is None else None
+    except (ValueError, OSError) as error:
+        raise UsageError(str(error)) from error
+    config = checkpoint.config
+    if len(train_ids) <= config.block_size:
+        raise UsageError(
+            f"{train_path} holds {len(train_ids)} ids, the model's block needs at least "
+            f"{config.block_size + 1}; give a longer text to python -m minigpt.prepare"
+        )
+    debug_config = MiniGPTConfig.debug(config.vocab_size, block_size=config.block_size)
+    return Pipeline(
+        checkpoint.model,
+        make_model=lambda: MiniGPT(debug_config),
+        files=[checkpoint_path, tokenizer_path, train_path, *([val_path] if val_path else [])],
+        vocab_size=config.vocab_size,
+        block_size=config.block_size,
+        tokenizer=tokenizer,
+        train_ids=train_ids,
+        val_ids=val_ids,
+        get_batch=lambda data: get_batch(data, BATCH_SIZE, config.block_size),
+        make_optimizer=lambda model: make_optimizer(model, learning_rate=LEARNING_RATE),
+        evaluate=evaluate,  # type: ignore[arg-type]
+        generate=lambda model, ids, n: generate(model, ids, n, greedy=True),  # type: ignore[arg-type]
+        save=lambda model, path: save_checkpoint(path, model, tokenizer),  # type: ignore[arg-type]
+        load=lambda path: load_checkpoint(path).model,
+        fresh=checkpoint.step == 0,
+    )
+
+
+def _existing(given: str | None, defaults: Sequence[str], what: str, command: str) -> Path:
+    for name in [given] if given is not None else defaults:
+        if Path(name).is_file():
+            return Path(name)
+    wanted = given if given is not None else defaults[0]
+    raise UsageError(f"{what} is needed and {wanted} is not there; `{command}` writes one")
+
+
+def _say_classic_tests(report: Report) -> None:
+    by_check = {result.check: result for result in report.results}
+    print("\nthe eight classic tests")
+    good = 0
+    for title, check in CLASSIC_TESTS.items():
+        status = str(by_check[check].status) if check in by_check else "not asked for"
+        good += check in by_check and by_check[check].passed
+        print(f"  {title:<22} {status}")
+    if good == len(CLASSIC_TESTS):
+        print("all eight classic tests passed")
+
+
+def _write(path: str, text: str) -> None:
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _exit_code(report: Report) -> int:
+    if report.passed:
+        return 0
+    if not report.failures and any(not result.where for result in report.errors):
+        return 3  # raised in a check, not in the user's code
+    return 1 if report.failures or report.errors else 2
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m diagnostics",
+        description="Check a trained Mini-GPT, or your own pipeline, one assumption at a time.",
+    )
+    own = parser.add_argument_group("what to check")
+    own.add_argument(
+        "--target",
+        metavar="PLACE",
+        help="module:function or file.py:function that "
+        "returns a Pipeline; without it a Mini-GPT checkpoint is checked",
+    )
+    own.add_argument("--checkpoint", metavar="FILE", help=f"default {DEFAULT_CHECKPOINTS[0]}")
+    own.add_argument("--tokenizer", metavar="FILE", help=f"default {DEFAULT_TOKENIZER}")
+    own.add_argument("--train-data", metavar="FILE", help=f"default {DEFAULT_TRAIN_IDS[0]}")
+    how = parser.add_argument_group("how")
+    how.add_argument(
+        "--only", metavar="NAME", action="extend", nargs="+", help="run these checks or stages only"
+    )
+    how.add_argument(
+        "--skip",
+        metavar="NAME",
+        action="extend",
+        nargs="+",
+        default=[],
+        help="leave these checks or stages out",
+    )
+    how.add_argument("--skip-overfit", action="store_true", help="the same as --skip overfit")
+    how.add_argument(
+        "--overfit-steps",
+        metavar="N",
+        type=_positive,
+        default=300,
+        help="at most so many steps to memorise one batch (300)",
+    )
+    how.add_argument("--seed", metavar="N", type=int, default=42, help="fixes every draw (42)")
+    out = parser.add_argument_group("what to show")
+    out.add_argument("--json", metavar="FILE", help="also write the report as JSON")
+    out.add_argument("--list", action="store_true", help="list the checks and exit")
+    out.add_argument("--explain", metavar="NAME", help="explain one check and exit")
+    out.add_argument("--env", action="store_true", help="print the environment, ready to paste")
+    return parser.parse_args(arguments)
+
+
+def _positive(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"wants a whole number >= 1, got {text!r}")
+    return number
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,134 @@
+"""`python -m exercises`: run every exercise and prove that each bug is caught.
+
+Exit codes: 0 every bug was caught for the right reason, 1 one was not, 2 usage, 3 an exercise is
+broken itself, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from diagnostics._catalog import CATALOG
+
+if TYPE_CHECKING:
+    from exercises._exercise import Receipt
+
+NAMES = tuple(f"break_{check}" for check in CATALOG)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    options = _parse(arguments)
+    if options.list:
+        for name in NAMES:
+            print(f"{name:<28} {_first_line(name)}")
+        return 0
+    names = [name if name.startswith("break_") else f"break_{name}" for name in options.names]
+    unknown = [name for name in names if name not in NAMES]
+    if unknown:
+        print(f"error: there is no exercise {unknown[0]!r}; see --list", file=sys.stderr)
+        return 2
+    try:
+        return _run_all(names or list(NAMES), options.json)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+
+
+def _run_all(names: list[str], json_path: str | None) -> int:
+    import torch
+    from tqdm import tqdm
+
+    from exercises._exercise import HealthyPipelineError, prove, require_healthy
+    from exercises._lab import Lab
+    from exercises._run import show_receipt
+
+    torch.set_num_threads(1)  # faster at this size, and the same numbers on every machine
+    start = time.perf_counter()
+    exercises = [importlib.import_module(f"exercises.{name}").EXERCISE for name in names]
+    receipts: list[tuple[str, Receipt]] = []
+    bar = tqdm(
+        [(exercise, bug) for exercise in exercises for bug in exercise.bugs],
+        disable=None,  # no bar without a terminal
+        leave=False,
+    )
+    try:
+        with Lab() as lab:
+            require_healthy(lab)
+            for exercise, bug in bar:
+                bar.set_description(f"{exercise.name} {bug.name}")
+                receipts.append((exercise.name, prove(lab, bug)))
+    except HealthyPipelineError as error:
+        print(f"error: an exercise is broken itself. {error}", file=sys.stderr)
+        return 3
+    _print_table(receipts)
+    caught = sum(receipt.caught for _, receipt in receipts)
+    for _, receipt in receipts:
+        if not receipt.caught:
+            show_receipt(receipt)
+    seconds = time.perf_counter() - start
+    print(
+        f"{caught} of {len(receipts)} bugs in {len(names)} exercises caught for the right "
+        f"reason ({seconds:.0f} s)"
+    )
+    if json_path is not None:
+        content = json.dumps([_to_dict(name, r) for name, r in receipts], indent=2)
+        Path(json_path).write_text(content + "\n", encoding="utf-8")
+    return 0 if caught == len(receipts) else 1
+
+
+def _print_table(receipts: list[tuple[str, Receipt]]) -> None:
+    shown = ""
+    for name, receipt in receipts:
+        if name != shown:
+            shown = name
+            print(name)
+        bug = receipt.bug
+        label = "[OK]  " if receipt.caught else "[FAIL]"
+        print(
+            f"  {label} {bug.name:<22} caught by {bug.trips}: {bug.reason}"
+            if receipt.caught
+            else f"  {label} {bug.name:<22} not caught"
+        )
+
+
+def _to_dict(name: str, receipt: Receipt) -> dict[str, Any]:
+    return {
+        "exercise": name,
+        "bug": receipt.bug.name,
+        "level": receipt.bug.level,
+        "check": receipt.bug.trips,
+        "reason": receipt.bug.reason,
+        "caught": receipt.caught,
+        "executed": receipt.executed,
+        "problems": list(receipt.problems),
+    }
+
+
+def _first_line(name: str) -> str:
+    source = Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
+    return (ast.get_docstring(ast.parse(source)) or "").split("\n")[0]
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m exercises",
+        description="Inject each known bug and prove that the matching check catches it.",
+        epilog="One exercise with everything to look at: python -m exercises.break_shift",
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="exercises to run; all without")
+    parser.add_argument("--list", action="store_true", help="list the exercises and exit")
+    parser.add_argument("--json", metavar="FILE", help="also write the receipts as JSON")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

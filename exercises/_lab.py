@@ -1,0 +1,166 @@
+"""The laboratory: a small healthy pipeline, every part of which an exercise can replace.
+
+The model has the debug size (block 32, dim 64, 4 heads, 2 layers), the text is the start of the
+built-in guide, and all files live in a temporary folder that goes away with the lab.
+
+Shapes: B batch, T time, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from diagnostics import Pipeline
+from minigpt import (
+    CharTokenizer,
+    MiniGPT,
+    MiniGPTConfig,
+    generate,
+    get_batch,
+    load_checkpoint,
+    make_optimizer,
+    save_checkpoint,
+)
+from minigpt.corpus import data_path, read_text
+from minigpt.encoded import save_ids
+from minigpt.evaluate import evaluate
+
+BATCH_SIZE = 8
+LEARNING_RATE = 1e-3
+GRADIENT_NORM_MAX = 1.0
+TEXT_LENGTH = 40_000  # characters of the guide: enough for every check, encoded in milliseconds
+SEED = 42
+
+Edit = Callable[[MiniGPT], nn.Module]
+
+
+class Lab:
+    """A context manager; `lab.pipeline()` is healthy, `lab.pipeline(part=broken)` is not."""
+
+    def __init__(self, seed: int = SEED) -> None:
+        self.seed = seed
+        self.folder = Path(tempfile.mkdtemp(prefix="exercises-"))
+        text = read_text(data_path("guide.txt"))[:TEXT_LENGTH]
+        self.text = text
+        self.tokenizer = CharTokenizer.from_text(text)
+        ids = torch.tensor(self.tokenizer.encode(text))  # (N,)
+        cut = len(ids) * 9 // 10
+        self.train_text = text[:cut]
+        self.train_ids, self.val_ids = ids[:cut], ids[cut:]
+        self.config = MiniGPTConfig.debug(self.tokenizer.vocab_size)
+        self.tokenizer_path = self.folder / "char_tokenizer.json"
+        self.train_path = self.folder / "train_ids.npy"
+        self.val_path = self.folder / "val_ids.npy"
+        self.write_files()
+
+    def __enter__(self) -> Lab:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def write_files(self) -> None:
+        """Write tokenizer and ids afresh, whatever an exercise did to them."""
+        self.tokenizer.save(self.tokenizer_path)
+        save_ids(self.train_path, self.train_ids, vocab_size=self.tokenizer.vocab_size)
+        save_ids(self.val_path, self.val_ids, vocab_size=self.tokenizer.vocab_size)
+
+    def pipeline(self, *, edit_model: Edit | None = None, **parts: Any) -> Pipeline:
+        """Describe the healthy pipeline with some parts replaced.
+
+        edit_model: applied to every model that is built, the given one and the fresh ones.
+        parts: fields of Pipeline.
+        """
+        edit = edit_model or (lambda model: model)
+
+        def make_model() -> nn.Module:
+            return edit(MiniGPT(self.config))
+
+        healthy: dict[str, Any] = {
+            "make_model": make_model,
+            "files": (self.tokenizer_path, self.train_path, self.val_path),
+            "vocab_size": self.tokenizer.vocab_size,
+            "block_size": self.config.block_size,
+            "tokenizer": self.tokenizer,
+            "train_text": self.train_text,
+            "train_ids": self.train_ids,
+            "val_ids": self.val_ids,
+            "get_batch": self.get_batch,
+            "make_optimizer": self.make_optimizer,
+            "train_step": train_step,
+            "evaluate": evaluate,
+            "generate": generate_greedily,
+            "save": self.save,
+            "load": load,
+            "fresh": True,
+        }
+        model = parts.pop("model", None)
+        if model is None:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(self.seed)
+                model = healthy["make_model"]()
+        return Pipeline(model, **(healthy | parts))
+
+    def get_batch(self, data: Tensor) -> tuple[Tensor, Tensor]:
+        """Draw random windows (B, T) and the same windows one token later."""
+        return get_batch(data, BATCH_SIZE, self.config.block_size)
+
+    def make_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        """AdamW with decay on matrices only."""
+        return make_optimizer(model, learning_rate=LEARNING_RATE)
+
+    def save(self, model: nn.Module, path: Path) -> None:
+        """Write a native checkpoint."""
+        save_checkpoint(path, model, self.tokenizer)  # type: ignore[arg-type]
+
+
+def load(path: Path) -> nn.Module:
+    """Read the model of a checkpoint."""
+    return load_checkpoint(path).model
+
+
+def train_step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, inputs: Tensor, targets: Tensor
+) -> Tensor:
+    """Forward, backward, clip, step; return the loss before the step."""
+    model.train()
+    optimizer.zero_grad(set_to_none=True)
+    _, loss = model(inputs, targets)
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), GRADIENT_NORM_MAX)
+    optimizer.step()
+    return loss.detach()
+
+
+def generate_greedily(model: nn.Module, prompt: Tensor, count: int) -> Tensor:
+    """Continue prompt (1, T0) by `count` most probable tokens."""
+    return generate(model, prompt, count, greedy=True)  # type: ignore[arg-type]
+
+
+def retype(model: nn.Module, old: type[nn.Module], new: type[nn.Module]) -> nn.Module:
+    """Make every module of class `old` behave as its subclass `new`; the weights stay.
+
+    Changing the class of the instances leaves the classes themselves alone, so that the next
+    model that is built is healthy again.
+    """
+    changed = 0
+    for module in model.modules():
+        if type(module) is old:
+            module.__class__ = new
+            changed += 1
+    if not changed:
+        raise LookupError(f"the model holds no {old.__name__}")
+    return model

@@ -1,0 +1,131 @@
+"""Show one exercise on the terminal, or run them all; decide the exit code.
+
+Plain ASCII, no colour, no prompt and no bar when the output is not a terminal.
+"""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Mapping
+
+from diagnostics._catalog import CATALOG
+from exercises._exercise import (
+    EXIT_BROKEN,
+    EXIT_CAUGHT,
+    EXIT_NOT_CAUGHT,
+    Bug,
+    Exercise,
+    HealthyPipelineError,
+    Receipt,
+    find_marked_line,
+    prove,
+)
+from exercises._lab import Lab
+
+WIDTH = 88
+
+
+def run(exercise: Exercise) -> int:
+    """Show the exercise and return its exit code: 0 caught, 1 not caught, 3 itself broken."""
+    import torch
+
+    torch.set_num_threads(1)  # faster at this size, and the same numbers on every machine
+    print(
+        f"{exercise.name}  (stage {CATALOG[exercise.check].stage}, "
+        f"family {CATALOG[exercise.check].family})"
+    )
+    _say(exercise.question)
+    try:
+        with Lab() as lab:
+            receipts = [_show_bug(lab, exercise, bug) for bug in exercise.bugs]
+    except HealthyPipelineError as error:
+        print(f"error: {exercise.name} is broken itself. {error}", file=sys.stderr)
+        return EXIT_BROKEN
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    print()
+    _say("Lesson: " + exercise.lesson)
+    missed = [receipt.bug.name for receipt in receipts if not receipt.caught]
+    if missed:
+        _say(f"Not caught: {', '.join(missed)}. {exercise.hint}")
+        return EXIT_NOT_CAUGHT
+    following = _next_exercise(exercise)
+    if following:
+        print(f"Next: python -m exercises.{following}")
+    return EXIT_CAUGHT
+
+
+def show_receipt(receipt: Receipt) -> None:
+    """Print what was proved, or what was not."""
+    bug = receipt.bug
+    if receipt.caught:
+        print(
+            f"[OK] {bug.name}: the marked line ran {receipt.executed} time(s); {bug.trips} failed"
+        )
+        print(f"     for {bug.reason}, nothing before it failed, and the healthy pipeline")
+        print("     passes again")
+        return
+    for problem in receipt.problems:
+        _say(f"[FAIL] {bug.name}: {problem}", hanging=7)
+
+
+def _show_bug(lab: Lab, exercise: Exercise, bug: Bug) -> Receipt:
+    print()
+    print(f"--- bug: {bug.name} (level {bug.level}) " + "-" * 40)
+    if bug.note:
+        _say(bug.note)
+    line = find_marked_line(bug.break_it)
+    if line is not None:
+        print(f"  - {line.healthy}")
+        print(f"  + {line.broken}")
+    prediction = _ask(exercise)
+    receipt = prove(lab, bug)
+    if line is not None:
+        _show_symptoms(
+            exercise.symptom(lab, lab.pipeline()), exercise.symptom(lab, bug.break_it(lab))
+        )
+        lab.write_files()
+    if receipt.result is not None:
+        print()
+        print(receipt.result)
+        print()
+    if prediction:
+        noticed = "as you said" if prediction == bug.trips else f"you said {prediction}"
+        print(f"     noticed by {bug.trips} ({noticed})")
+    show_receipt(receipt)
+    return receipt
+
+
+def _show_symptoms(healthy: Mapping[str, str], broken: Mapping[str, str]) -> None:
+    print()
+    for name, value in healthy.items():
+        print(f"  {name}")
+        print(f"    healthy  {_fit(value)}")
+        print(f"    broken   {_fit(broken.get(name, 'not reached'))}")
+
+
+def _fit(text: str) -> str:
+    limit = WIDTH - 13
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def _ask(exercise: Exercise) -> str:
+    """Ask for a prediction, on a terminal only."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return ""
+    try:
+        return input("  Which check will notice? (a name, or Enter to see) ").strip()
+    except EOFError:
+        return ""
+
+
+def _next_exercise(exercise: Exercise) -> str | None:
+    names = list(CATALOG)
+    index = names.index(exercise.check) + 1
+    return f"break_{names[index]}" if index < len(names) else None
+
+
+def _say(text: str, hanging: int = 0) -> None:
+    print(textwrap.fill(text, WIDTH, subsequent_indent=" " * hanging, break_on_hyphens=False))

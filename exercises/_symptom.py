@@ -1,0 +1,90 @@
+"""What a person would see of a bug: the loss that is reported, the honest one, and a sample.
+
+Shapes: B batch, T time, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from diagnostics import Pipeline
+from diagnostics._adapter import read_output
+
+if TYPE_CHECKING:
+    from exercises._lab import Lab
+
+STEPS = 150  # enough for the losses of a healthy and a broken debug model to part
+HONEST_WINDOWS = 256
+SAMPLE_LENGTH = 48
+
+
+def training_symptom(lab: Lab, pipeline: Pipeline) -> Mapping[str, str]:
+    """Train briefly; return the loss that the loop reports, the honest loss, and a sample."""
+    model, losses = train_briefly(lab, pipeline)
+    return {
+        f"training loss after {STEPS} steps": _show_nats(losses[-10:].mean().item()),
+        "honest loss on new text": _show_nats(measure_honest_loss(lab, model)),
+        "sample": _sample(lab, model),
+    }
+
+
+def train_briefly(lab: Lab, pipeline: Pipeline, steps: int = STEPS) -> tuple[nn.Module, Tensor]:
+    """Train a fresh model with the pipeline's own parts; return it and the losses (steps,)."""
+    make_model, make_optimizer = pipeline.make_model, pipeline.make_optimizer
+    train_step, get_batch = pipeline.train_step, pipeline.get_batch
+    if not (make_model and make_optimizer and train_step and get_batch):
+        raise ValueError("the lab's pipeline holds every part; an exercise took one away")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(lab.seed)
+        model = make_model()
+        optimizer = make_optimizer(model)
+        losses = []
+        for _ in range(steps):
+            inputs, targets = get_batch(lab.train_ids)  # type: ignore[misc]
+            losses.append(train_step(model, optimizer, inputs, targets))
+    return model, torch.stack([torch.as_tensor(loss).detach() for loss in losses])
+
+
+def measure_honest_loss(lab: Lab, model: nn.Module) -> float:
+    """Return the mean nats per token with which the model predicts text it cannot have seen.
+
+    Only the last position of each window is scored, whose target no input holds: a model that
+    reads the future, or that learnt to copy, has nothing to read or to copy here.
+    """
+    T = lab.config.block_size
+    generator = torch.Generator().manual_seed(lab.seed)
+    starts = torch.randint(len(lab.val_ids) - T, (HONEST_WINDOWS,), generator=generator)
+    windows = lab.val_ids[starts[:, None] + torch.arange(T + 1)]  # (windows, T + 1)
+    last = _logits(lab, model, windows[:, :-1])[:, -1]  # (windows, V)
+    return functional.cross_entropy(last.float(), windows[:, -1]).item()
+
+
+def _sample(lab: Lab, model: nn.Module) -> str:
+    """Continue a prompt by drawing each token from the model's own last logits."""
+    generator = torch.Generator().manual_seed(lab.seed)
+    ids = lab.val_ids[:16].unsqueeze(0)  # (1, 16)
+    for _ in range(SAMPLE_LENGTH):
+        last = _logits(lab, model, ids[:, -lab.config.block_size :])[0, -1].float()
+        if not torch.isfinite(last).all():
+            return "(logits are not finite)"
+        drawn = torch.multinomial((last / 0.8).softmax(-1), 1, generator=generator)
+        ids = torch.cat([ids, drawn.unsqueeze(0)], dim=1)
+    return repr(lab.tokenizer.decode(ids[0, 16:].clamp(max=lab.tokenizer.vocab_size - 1)))
+
+
+def _logits(lab: Lab, model: nn.Module, inputs: Tensor) -> Tensor:
+    was_training = model.training
+    model.eval()
+    with torch.no_grad():
+        output = read_output(model(inputs), *inputs.shape, lab.tokenizer.vocab_size)
+    model.train(was_training)
+    return output.logits
+
+
+def _show_nats(value: float) -> str:
+    return f"{value:.3f} nats"
