@@ -117,8 +117,6 @@ def _target_pipeline(target: str) -> Pipeline:
 
 def _minigpt_pipeline(options: argparse.Namespace) -> Pipeline:
     """Describe a trained Mini-GPT: its checkpoint, its tokenizer and the ids it was trained on."""
-    import torch
-
     from diagnostics import Pipeline
     from minigpt import (
         CharTokenizer,

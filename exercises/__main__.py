@@ -49,7 +49,7 @@ def _run_all(names: list[str], json_path: str | None) -> int:
 
     from exercises._exercise import HealthyPipelineError, prove, require_healthy
     from exercises._lab import Lab
-    from exercises._run import show_receipt
+    from exercises._run import exit_code, show_receipt
 
     torch.set_num_threads(1)  # faster at this size, and the same numbers on every machine
     start = time.perf_counter()
@@ -82,7 +82,7 @@ def _run_all(names: list[str], json_path: str | None) -> int:
     if json_path is not None:
         content = json.dumps([_to_dict(name, r) for name, r in receipts], indent=2)
         Path(json_path).write_text(content + "\n", encoding="utf-8")
-    return 0 if caught == len(receipts) else 1
+    return exit_code([receipt for _, receipt in receipts])
 
 
 def _print_table(receipts: list[tuple[str, Receipt]]) -> None:

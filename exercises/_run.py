@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from diagnostics._catalog import CATALOG
 from exercises._exercise import (
@@ -50,11 +50,17 @@ def run(exercise: Exercise) -> int:
     missed = [receipt.bug.name for receipt in receipts if not receipt.caught]
     if missed:
         _say(f"Not caught: {', '.join(missed)}. {exercise.hint}")
-        return EXIT_NOT_CAUGHT
-    following = _next_exercise(exercise)
-    if following:
-        print(f"Next: python -m exercises.{following}")
-    return EXIT_CAUGHT
+    else:
+        following = _next_exercise(exercise)
+        if following:
+            print(f"Next: python -m exercises.{following}")
+    return exit_code(receipts)
+
+
+def exit_code(receipts: Sequence[Receipt]) -> int:
+    """Return 0 when every bug was caught for the right reason, else 1."""
+    caught = all(receipt.caught for receipt in receipts)
+    return EXIT_CAUGHT if caught else EXIT_NOT_CAUGHT
 
 
 def show_receipt(receipt: Receipt) -> None:

@@ -1,7 +1,7 @@
 """The configuration in a checkpoint: read, and explained where it does not fit.
 
-It is believed only where the file is large enough for what it claims. A made-up vocabulary of 10**12 ids must end in
-an error message, not in a machine without memory.
+It is believed only where the file is large enough for what it claims. A made-up vocabulary
+of 10**12 ids must end in an error message, not in a machine without memory.
 
 Shapes: C embedding_dim.
 """

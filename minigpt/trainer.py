@@ -77,7 +77,7 @@ class Trainer:
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.optimizer = make_optimizer(
             model,
-            settings.learning_rate,
+            learning_rate=settings.learning_rate,
             betas=(settings.beta1, settings.beta2),
             weight_decay=settings.weight_decay,
         )
@@ -327,3 +327,9 @@ class Trainer:
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         """Take over counters, optimizer and random states; `ValueError` when one is missing."""
+        if checkpoint.trainer_state is None or checkpoint.random_states is None:
+            raise ValueError(f"{checkpoint.path} holds no training state to go on from")
+        checkpoint.restore_optimizer(self.optimizer)
+        self._random_states = checkpoint.random_states  # used when the run starts
+        self.state = TrainState(**checkpoint.trainer_state["state"])
+        self.last_good = (checkpoint.path, checkpoint.step)

@@ -38,7 +38,7 @@ def main() -> None:
 def compare_generate(
     figure: str, model: MiniGPT, count: int, peer: Callable[[], object]
 ) -> Comparison:
-    return compare(figure, lambda: generate(model, PROMPT, count, top_k=20), peer, rounds=5)
+    return compare(figure, lambda: generate(model, PROMPT, count, top_k=20), peer, rounds=3)
 
 
 def make_peers(model: MiniGPT, count: int) -> dict[str, Callable[[], object]]:

@@ -1,0 +1,84 @@
+"""What in the README is generated: `python tests/meta/readme.py --write` brings it up to date."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from diagnostics._catalog import CATALOG  # noqa: E402 - the checkout must be on the path first
+
+README = ROOT / "README.md"
+FOLDERS = ("minigpt", "diagnostics", "exercises", "tests", "data")
+
+
+def catalogue_table() -> str:
+    """One row per check: stage, name, question, exercise, and the number of reasons it can give."""
+    lines = [
+        "| stage | check | what it asks | family | reasons | break it |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in CATALOG.values():
+        lines.append(
+            f"| {row.stage} | `{row.name}` | {row.question} | {row.family} "
+            f"| {len(reasons(row.name))} | `python -m exercises.break_{row.name}` |"
+        )
+    return "\n".join(lines)
+
+
+def reasons(check: str) -> list[str]:
+    """Every reason id that the check's source mentions, `ok` aside."""
+    source = CATALOG[check].path.read_text(encoding="utf-8")
+    found = set(re.findall(rf'"({check}\.[a-z0-9_]+)"', source))
+    return sorted(found - {f"{check}.ok"})
+
+
+def tree() -> str:
+    """One line per file: its path and the first line of its docstring."""
+    lines = ["```"]
+    for folder in FOLDERS[:3]:
+        lines.append(f"{folder}/")
+        for path in sorted((ROOT / folder).glob("*.py"), key=_public_first):
+            lines.append(f"  {path.name:<26} {_first_line(path)}")
+    lines += [
+        "tests/                       mirrors the packages; tests/meta keeps the shape,",
+        "                             tests/benchmarks measures side by side with peers",
+        "data/                        the guide: course text and default corpus",
+        "```",
+    ]
+    return "\n".join(lines)
+
+
+SECTIONS = {"catalogue": catalogue_table, "tree": tree}
+
+
+def render(text: str) -> str:
+    """Return the README's text with every generated section brought up to date."""
+    for name, make in SECTIONS.items():
+        pattern = rf"(<!-- {name}: generated -->\n).*?(\n<!-- end -->)"
+        text, count = re.subn(
+            pattern, lambda m, make=make: m[1] + make() + m[2], text, flags=re.DOTALL
+        )
+        if count != 1:
+            raise ValueError(f"the README must hold one generated section {name!r}, has {count}")
+    return text
+
+
+def _public_first(path: Path) -> tuple[bool, str]:
+    return (path.name.startswith("_"), path.name)
+
+
+def _first_line(path: Path) -> str:
+    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return docstring.split("\n")[0].rstrip(".")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--write"]:
+        README.write_text(render(README.read_text(encoding="utf-8")), encoding="utf-8")
+    else:
+        print(render(README.read_text(encoding="utf-8")))
