@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,46 @@ def kept_random_states() -> Iterator[None]:
         torch.set_rng_state(torch_state)
         if cuda_states is not None:
             torch.cuda.set_rng_state_all(cuda_states)
+
+
+@dataclass(frozen=True)
+class EntryState:
+    """torch's global switches as the user's program had them when a check was asked for."""
+
+    grad_enabled: bool
+    inference_mode: bool
+    autocast: tuple[str, ...]  # device types on which autocast was on
+    anomaly_mode: bool
+    default_dtype: torch.dtype
+
+    @classmethod
+    def read(cls) -> EntryState:
+        """Read the switches; call it before changing any of them."""
+        types = [name for name in ("cpu", "cuda", "mps") if _autocast_is_on(name)]
+        return cls(
+            torch.is_grad_enabled(),
+            torch.is_inference_mode_enabled(),
+            tuple(types),
+            torch.is_anomaly_enabled(),
+            torch.get_default_dtype(),
+        )
+
+    @contextmanager
+    def set_aside(self) -> Iterator[None]:
+        """Switch gradients on, and inference mode and autocast off, for as long as it lasts."""
+        with ExitStack() as stack:
+            stack.enter_context(torch.inference_mode(False))
+            stack.enter_context(torch.enable_grad())
+            for device_type in self.autocast:
+                stack.enter_context(torch.autocast(device_type, enabled=False))
+            yield
+
+
+def _autocast_is_on(device_type: str) -> bool:
+    try:
+        return torch.is_autocast_enabled(device_type)
+    except (RuntimeError, TypeError):  # a build without that device
+        return False
 
 
 def seed_everything(seed: int) -> None:

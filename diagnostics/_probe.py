@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from diagnostics._adapter import Adapter
-from diagnostics._guard import borrowed, kept_random_states, seed_everything
+from diagnostics._guard import EntryState, borrowed, kept_random_states, seed_everything
 from diagnostics._pipeline import Pipeline
 
 JITTER_STD = 0.02  # as large as GPT-2's initial weights: zero-initialised heads become visible
@@ -77,6 +77,7 @@ class Probe:
         self.seed = seed
         self.overfit_steps = overfit_steps
         self.notes: list[str] = []  # what a person should know: no copy was possible, ...
+        self.entry = EntryState.read()  # before the suite makes its own order
 
     # ---- sizes ---------------------------------------------------------------------------
 
@@ -101,6 +102,16 @@ class Probe:
         if found is None:
             raise MissingPartError("vocab_size", why="the model's configuration does not say it")
         return int(found)
+
+    @cached_property
+    def embedding_rows(self) -> int | None:
+        """Rows of the token embedding as its name tells it; None where no name speaks of tokens."""
+        return _embedding_rows(self.pipeline.model, named_only=True)
+
+    @cached_property
+    def usable_vocab_size(self) -> int:
+        """V, or the rows of the token embedding where those are fewer: ids must stay below."""
+        return min(self.vocab_size, self.embedding_rows or self.vocab_size)
 
     @cached_property
     def block_size(self) -> int | None:
@@ -368,11 +379,15 @@ def _config_number(model: nn.Module, names: tuple[str, ...]) -> int | None:
     return None
 
 
-def _embedding_rows(model: nn.Module) -> int | None:
+def _embedding_rows(model: nn.Module, *, named_only: bool = False) -> int | None:
     """Rows of the first embedding whose name speaks of tokens, else of the largest one."""
     tables = {n: m for n, m in model.named_modules() if isinstance(m, nn.Embedding)}
     named = [m for n, m in tables.items() if any(word in n for word in ("tok", "wte", "word"))]
-    chosen = named or sorted(tables.values(), key=lambda table: -table.num_embeddings)
+    chosen = (
+        named
+        if named_only
+        else named or sorted(tables.values(), key=lambda table: -table.num_embeddings)
+    )
     return chosen[0].num_embeddings if chosen else None
 
 

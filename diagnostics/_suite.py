@@ -46,7 +46,7 @@ def diagnose(
     names = select(only, skip)
     probe = Probe(pipeline, seed=seed, overfit_steps=overfit_steps)
     results: list[CheckResult] = []
-    with untouched([pipeline.model], _tensors_of(pipeline)):
+    with probe.entry.set_aside(), untouched([pipeline.model], _tensors_of(pipeline)):
         for index, name in enumerate(names):
             if progress is not None:
                 progress(name, index, len(names))
@@ -99,6 +99,7 @@ def skipped(name: str, missing: MissingPartError) -> CheckResult:
 def _raised(name: str, error: Exception) -> CheckResult:
     frame = _user_frame(error)
     own = frame is None
+    on_device = isinstance(error, RuntimeError) and "device-side assert" in str(error)
     return CheckResult(
         check=name,
         status=Status.ERROR,
@@ -109,13 +110,20 @@ def _raised(name: str, error: Exception) -> CheckResult:
             message=str(error).strip().split("\n")[0][:300],
         ),
         where="" if frame is None else say("{frame}", frame=frame),
-        next_step=say(
-            "this is a fault of the check itself; report it with the output of --env"
-            if own
-            else "call that part by hand with the same input, read the traceback from the bottom"
-        ),
+        next_step=say(_next_step_of_error(own, on_device)),
         numbers={"exception": type(error).__name__},
     )
+
+
+def _next_step_of_error(own: bool, on_device: bool) -> str:
+    if on_device:  # raised at some later call: neither message nor frame show the place
+        return (
+            "run it again on the CPU, where the error names the line and the value: move model and "
+            'data with .to("cpu"); an id of V or more is the usual cause'
+        )
+    if own:
+        return "this is a fault of the check itself; report it with the output of --env"
+    return "call that part by hand with the same input, read the traceback from the bottom"
 
 
 def _user_frame(error: BaseException) -> str | None:

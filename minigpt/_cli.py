@@ -6,6 +6,7 @@ Exit codes: 0 as expected, 1 a check failed, 2 usage or missing input, 3 the too
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
@@ -17,6 +18,18 @@ EXIT_CHECK_FAILED = 1
 EXIT_USAGE = 2
 EXIT_BROKEN = 3
 EXIT_INTERRUPTED = 130
+
+REMEDIES = {
+    errno.ENOSPC: "free some space or choose another folder",
+    errno.EDQUOT: "free some space or choose another folder",
+    errno.EFBIG: "choose a folder without such a limit",
+    errno.EACCES: "check its permissions or choose another folder",
+    errno.EPERM: "check its permissions or choose another folder",
+    errno.EROFS: "choose another folder",
+    errno.ENOENT: "check the name",
+    errno.ENOTDIR: "check the name: a part of it is a file",
+    errno.EISDIR: "give a file",
+}
 
 
 class CommandError(Exception):
@@ -54,11 +67,12 @@ def run_command(main: Callable[[], int | None]) -> int:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return the error as one line; an `OSError` gives its reason in words, then its file."""
+    """Return the error as one line; an `OSError` gives its reason, its file, what to do."""
     text = str(error)
     if isinstance(error, OSError) and error.strerror:
         where = f": {error.filename}" if error.filename is not None else ""
-        text = f"{error.strerror}{where}"
+        remedy = REMEDIES.get(error.errno or 0)
+        text = f"{error.strerror}{where}" + (f"; {remedy}" if remedy else "")
     return " ".join(text.split()) or type(error).__name__
 
 

@@ -34,16 +34,18 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary_beside(target)
     try:
-        with open(temporary, "xb") as file:  # x: never write into a file that somebody else made
+        with temporary.open("xb") as file:  # x: never write into a file that somebody else made
             yield file
             file.flush()
             os.fsync(file.fileno())
         with suppress(FileNotFoundError):  # a new file keeps the usual permissions
             shutil.copymode(target, temporary)
-        os.replace(temporary, target)
-    except BaseException:  # Ctrl-C included: no half-written file may stay behind
+        temporary.replace(target)
+    except BaseException as error:  # Ctrl-C included: no half-written file may stay behind
         with suppress(OSError):
             temporary.unlink()
+        if isinstance(error, OSError) and error.errno and error.filename in (None, str(temporary)):
+            error.filename = str(path)  # a full disk does not say which file it was
         raise
     _sync_folder(target.parent)
 

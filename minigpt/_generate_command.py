@@ -16,8 +16,8 @@ if TYPE_CHECKING:  # --help must not wait for torch
     import torch
     from torch import Tensor
 
-    from minigpt.checkpoint import Checkpoint
     from minigpt.model import MiniGPT
+    from minigpt.tokenizer import CharTokenizer
 
 DEFAULT_CHECKPOINT = Path("checkpoints/mini_gpt_best.safetensors")
 DEFAULT_TOKENIZER = Path("tokenizer/char_tokenizer.json")
@@ -54,19 +54,17 @@ PRESETS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Generate, or compare two prompts, as the arguments say; returns the exit code."""
     options = _parse(arguments)
-    checkpoint, device = _load(options)
-    model = checkpoint.model
+    model, tokenizer, device = _load(options)
     if options.compare_prompts:
-        short, rich = (_encode(checkpoint, text) for text in options.compare_prompts)
+        short, rich = (_encode(tokenizer, text) for text in options.compare_prompts)
         print(_describe_comparison(*compare_prompts(model, short.to(device), rich.to(device))))
         return 0
-    prompt = _encode(checkpoint, _prompt_text(checkpoint, options.prompt)).to(device)
+    prompt = _encode(tokenizer, _prompt_text(tokenizer, options.prompt)).to(device)
     sampling = _sampling(options, model.config.vocab_size)
     ids, seconds = _timed_generate(model, prompt, options.max_new_tokens, sampling, options.seed)
-    text = checkpoint.tokenizer.decode(ids)
-    print(text)
+    print(tokenizer.decode(ids))
     sys.stdout.flush()  # text first where both streams go to one file
-    new_text = checkpoint.tokenizer.decode(ids[prompt.shape[1] :])
+    new_text = tokenizer.decode(ids[prompt.shape[1] :])
     print(f"settings    {sampling}, seed {options.seed}, {device}", file=sys.stderr)
     print(_describe_speed(options.max_new_tokens, seconds), file=sys.stderr)
     print(_describe_repetition(new_text), file=sys.stderr)
@@ -126,7 +124,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _load(options: argparse.Namespace) -> tuple[Checkpoint, torch.device]:
+def _load(options: argparse.Namespace) -> tuple[MiniGPT, CharTokenizer, torch.device]:
     """Load the checkpoint; every way in which that fails is one line for the user."""
     import torch
 
@@ -143,9 +141,12 @@ def _load(options: argparse.Namespace) -> tuple[Checkpoint, torch.device]:
         if tokenizer_path is None and path.suffix != ".safetensors":
             tokenizer_path = DEFAULT_TOKENIZER
         tokenizer = CharTokenizer.from_file(tokenizer_path) if tokenizer_path else None
-        return load_checkpoint(path, tokenizer=tokenizer, device=device), device
+        checkpoint = load_checkpoint(path, tokenizer=tokenizer, device=device)
     except (CheckpointError, FileNotFoundError, ValueError, RuntimeError) as error:
         raise CommandError(str(error)) from error
+    if checkpoint.tokenizer is None:
+        raise CommandError(f"{path} holds no tokenizer; give its file with --tokenizer")
+    return checkpoint.model, checkpoint.tokenizer, device
 
 
 def _default_checkpoint() -> Path:
@@ -153,21 +154,21 @@ def _default_checkpoint() -> Path:
     return older if older.exists() and not DEFAULT_CHECKPOINT.exists() else DEFAULT_CHECKPOINT
 
 
-def _prompt_text(checkpoint: Checkpoint, prompt: str | None) -> str:
+def _prompt_text(tokenizer: CharTokenizer, prompt: str | None) -> str:
     if prompt is None:
-        chars = checkpoint.tokenizer.chars
+        chars = tokenizer.chars
         return "\n" if "\n" in chars else chars[0]
     if not prompt:
         raise CommandError("--prompt must hold at least one character, got none")
     return prompt
 
 
-def _encode(checkpoint: Checkpoint, text: str) -> Tensor:
+def _encode(tokenizer: CharTokenizer, text: str) -> Tensor:
     """Return (1, T); a character that the tokenizer does not know ends the command."""
     from minigpt.tokenizer import UnknownCharacterError
 
     try:
-        return checkpoint.tokenizer.encode_tensor(text)[None]
+        return tokenizer.encode_tensor(text)[None]
     except UnknownCharacterError as error:
         raise CommandError(f"the prompt holds an {error}") from error
 

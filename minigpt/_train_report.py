@@ -128,8 +128,10 @@ class TrainReport:
         verdict = "[OK]"
         if not abs(loss - math.log(V)) <= INITIAL_NATS:
             verdict = "[WARN] not near it: run `python -m diagnostics` before training"
-        self._print(f"loss        {loss:.3f} at step 0; a blind guess has ln {V} = "
-                    f"{math.log(V):.3f} {verdict}")
+        self._print(
+            f"loss        {loss:.3f} at step 0; a blind guess has ln {V} = "
+            f"{math.log(V):.3f} {verdict}"
+        )
 
     def _print_whole_split(self, path: Path) -> None:
         """Measure the best checkpoint on every validation token, through the file just written."""
@@ -149,7 +151,7 @@ class TrainReport:
 
 
 def describe_gap(trainer: Trainer) -> str:
-    """Return one line: the generalization gap of the last evaluation, and what it suggests."""
+    """Return two lines: the generalization gap of the last evaluation, and what it suggests."""
     state = trainer.state
     assert state.validation_loss is not None
     assert state.training_loss is not None
@@ -162,15 +164,13 @@ def describe_gap(trainer: Trainer) -> str:
         meaning = "still improving at the end: more steps would help"
     else:
         meaning = "neither over- nor underfitting shows"
-    return (
-        f"gap         validation - training = {state.validation_loss:.3f} - "
-        f"{state.training_loss:.3f} = {gap:.3f}: {meaning}"
-    )
+    losses = f"{state.validation_loss:.3f} - {state.training_loss:.3f} = {gap:.3f}"
+    return f"gap         validation - training = {losses}\n            {meaning}"
 
 
 def describe_clipping(trainer: Trainer) -> str:
     """Return one line: the share of clipped updates, with a note when it is nearly all of them."""
     line = f"clipping    {trainer.clipped_share:.1%} of {trainer.state.step:,} updates"
     if trainer.clipped_share >= CONSTANT_CLIPPING:
-        line += "; at nearly every one it hides a problem: look at the rate and the loss"
+        line += "\n            at nearly every one it hides a problem: look at rate and loss"
     return line

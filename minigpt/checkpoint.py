@@ -250,6 +250,11 @@ def _match_tokenizer(
             "was trained with. Look at a sample; if it reads well, save the checkpoint again",
             stacklevel=3,
         )
+        if given is not None and given.vocab_size != contents.config.get("vocab_size"):
+            raise CheckpointTokenizerError(
+                f"{os.fspath(path)} was trained with {contents.config.get('vocab_size')} "
+                f"characters, got a tokenizer of {given.vocab_size} characters"
+            )
         return given
     if given is None:
         return inside

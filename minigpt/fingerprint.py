@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 
 def tokenizer_fingerprint(chars: Sequence[str]) -> str:
@@ -35,7 +36,7 @@ def text_fingerprint(text: str) -> str:
 
 def file_fingerprint(path: str | os.PathLike[str]) -> str:
     """Return the SHA-256 (64 hex digits) of a file's bytes, read piece by piece."""
-    with open(path, "rb") as file:
+    with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

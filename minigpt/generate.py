@@ -52,32 +52,36 @@ def generate(
     import torch
 
     from minigpt.evaluate import evaluation_mode
-    from minigpt.model import KeyValueCache
     from minigpt.sampling import apply_repetition_penalty, next_token_probabilities
 
-    V = model.config.vocab_size
-    _require_input(token_ids, max_new_tokens, V)
-    _require_settings(temperature, top_k, top_p, repetition_penalty, V)
+    temperature = 0.0 if greedy else temperature
+    _require_input(token_ids, max_new_tokens, model.config.vocab_size)
+    _require_settings(temperature, top_k, top_p, repetition_penalty, model.config.vocab_size)
     B, T0 = token_ids.shape
     ids = torch.empty((B, T0 + max_new_tokens), dtype=torch.int64, device=token_ids.device)
     ids[:, :T0] = token_ids
-    greedy = greedy or temperature == 0
+    cache = _make_cache(model, token_ids) if use_cache else None
     with torch.no_grad(), evaluation_mode(model):
-        cache = None
-        fits = model.config.block_size > T0  # at least one token is added inside the block
-        if use_cache and fits:
-            dtype = next(model.parameters()).dtype
-            cache = KeyValueCache(model.config, B, device=token_ids.device, dtype=dtype)
         for end in range(T0, T0 + max_new_tokens):
             logits = _last_logits(model, ids[:, :end], cache)  # (B, V)
             logits = apply_repetition_penalty(logits, ids[:, :end], repetition_penalty)
-            if greedy:
-                probabilities = next_token_probabilities(logits, 0.0)
+            probabilities = next_token_probabilities(logits, temperature, top_k, top_p)
+            if temperature == 0:  # nothing to draw, so no generator moves
                 ids[:, end] = probabilities.argmax(dim=-1)
             else:
-                probabilities = next_token_probabilities(logits, temperature, top_k, top_p)
                 ids[:, end] = _draw(probabilities, generator)
     return ids
+
+
+def _make_cache(model: MiniGPT, token_ids: Tensor) -> KeyValueCache | None:
+    """Return an empty cache, or None when the prompt leaves no room in the block."""
+    from minigpt.model import KeyValueCache
+
+    B, T0 = token_ids.shape
+    if model.config.block_size <= T0:
+        return None
+    dtype = next(model.parameters()).dtype
+    return KeyValueCache(model.config, B, device=token_ids.device, dtype=dtype)
 
 
 def _last_logits(model: MiniGPT, ids: Tensor, cache: KeyValueCache | None) -> Tensor:

@@ -94,4 +94,3 @@ def _json_to_tensor(value: Any) -> Tensor:
 
 def _tensor_to_json(tensor: Tensor) -> Any:
     return json.loads(bytes(tensor.cpu().numpy()))
-

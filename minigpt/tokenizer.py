@@ -92,7 +92,11 @@ class CharTokenizer:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write `{"chars": [...]}` as JSON in UTF-8; a failure leaves the old file as it was."""
         with atomic_write(path) as file:
-            file.write(json.dumps({"chars": self.chars}, ensure_ascii=False).encode() + b"\n")
+            file.write(self.to_json().encode())
+
+    def to_json(self) -> str:
+        """Return what `save` writes."""
+        return json.dumps({"chars": self.chars}, ensure_ascii=False) + "\n"
 
     def encode(self, text: str) -> list[int]:
         """Return the N ids of `text`; raises `UnknownCharacterError` (a `KeyError`).
@@ -101,7 +105,8 @@ class CharTokenizer:
         """
         _require_text(text)
         if len(text) > SHORT_LENGTH:
-            return self._encode_array(text).tolist()
+            ids: list[int] = self._encode_array(text).tolist()
+            return ids
         try:
             return [self._id_of[char] for char in text]
         except KeyError:

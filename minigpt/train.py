@@ -190,9 +190,7 @@ def _new_run(
     return MiniGPT(config).to(device), settings
 
 
-def _load_resumed(
-    options: argparse.Namespace, data: TrainData, device: torch.device
-) -> Checkpoint:
+def _load_resumed(options: argparse.Namespace, data: TrainData, device: torch.device) -> Checkpoint:
     """Load the checkpoint to go on from, and refuse one of another corpus."""
     from minigpt.checkpoint import CheckpointError, load_checkpoint
 

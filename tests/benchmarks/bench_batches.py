@@ -21,6 +21,7 @@ SHAPES = {"debug": (8, 32), "cpu": (12, 64), "large": (64, 256)}
 
 
 def main() -> None:
+    """Compare at three shapes, from a tensor and from a mapped file."""
     torch.set_num_threads(1)
     data = torch.randint(65, (DATA_LENGTH,))
     rows = []
@@ -51,6 +52,7 @@ def main() -> None:
 
 
 def stack_of_slices(data: Tensor, B: int, T: int) -> tuple[Tensor, Tensor]:
+    """Sample as most tutorials do."""
     starts = torch.randint(len(data) - T, (B,))
     inputs = torch.stack([data[start : start + T] for start in starts])
     targets = torch.stack([data[start + 1 : start + T + 1] for start in starts])
@@ -60,6 +62,7 @@ def stack_of_slices(data: Tensor, B: int, T: int) -> tuple[Tensor, Tensor]:
 def stack_of_mapped_slices(
     data: np.memmap[tuple[int], np.dtype[np.uint16]], B: int, T: int
 ) -> tuple[Tensor, Tensor]:
+    """Sample slice by slice from a mapped file of small integers."""
     starts = torch.randint(len(data) - T, (B,)).tolist()
     inputs = [torch.from_numpy(data[start : start + T].astype(np.int64)) for start in starts]
     targets = [

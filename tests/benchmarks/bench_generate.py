@@ -22,6 +22,7 @@ PROMPT = torch.zeros((1, 1), dtype=torch.int64)
 
 
 def main() -> None:
+    """Measure every shape and length against every peer; print the table."""
     torch.set_num_threads(1)
     rows = []
     for name, (_, config) in SHAPES.items():
@@ -38,10 +39,12 @@ def main() -> None:
 def compare_generate(
     figure: str, model: MiniGPT, count: int, peer: Callable[[], object]
 ) -> Comparison:
+    """Compare one length with one peer."""
     return compare(figure, lambda: generate(model, PROMPT, count, top_k=20), peer, rounds=3)
 
 
 def make_peers(model: MiniGPT, count: int) -> dict[str, Callable[[], object]]:
+    """Return name -> a function that generates `count` tokens."""
     peers: dict[str, Callable[[], object]] = {"no cache": lambda: without_cache(model, count)}
     nanogpt = make_nanogpt(model.config)
     if nanogpt is not None:

@@ -16,6 +16,7 @@ from minigpt.tokenizer import CharTokenizer
 
 
 def main() -> None:
+    """Compare on a corpus, on one with an astral character and on a prompt."""
     torch.set_num_threads(1)
     text = read_text(sys.argv[1]) if len(sys.argv) > 1 else python_docs()
     astral = text + "\N{GRINNING FACE}"
@@ -30,6 +31,7 @@ def main() -> None:
 
 
 def compare_all(name: str, text: str, *, rounds: int) -> list[Comparison]:
+    """Return the comparisons for one text, both directions."""
     tokenizer = CharTokenizer.from_text(text)
     id_of = {char: index for index, char in enumerate(tokenizer.chars)}
     char_of = dict(enumerate(tokenizer.chars))
@@ -43,11 +45,15 @@ def compare_all(name: str, text: str, *, rounds: int) -> list[Comparison]:
         return "".join(char_of[index] for index in ids)
 
     return [
-        compare(f"{name}: encode_tensor", lambda: tokenizer.encode_tensor(text), look_up,
-                rounds=rounds),
-        compare(f"{name}: encode_tensor / list, then tensor",
-                lambda: tokenizer.encode_tensor(text), lambda: torch.tensor(look_up()),
-                rounds=max(3, rounds // 5)),
+        compare(
+            f"{name}: encode_tensor", lambda: tokenizer.encode_tensor(text), look_up, rounds=rounds
+        ),
+        compare(
+            f"{name}: encode_tensor / list, then tensor",
+            lambda: tokenizer.encode_tensor(text),
+            lambda: torch.tensor(look_up()),
+            rounds=max(3, rounds // 5),
+        ),
         compare(f"{name}: encode", lambda: tokenizer.encode(text), look_up, rounds=rounds),
         compare(f"{name}: decode a tensor", lambda: tokenizer.decode(tensor), join, rounds=rounds),
         compare(f"{name}: decode a list", lambda: tokenizer.decode(ids), join, rounds=rounds),

@@ -159,7 +159,8 @@ class TestSampling:
     def test_top_k_1_is_greedy(self, model: MiniGPT) -> None:
         """With one candidate left, drawing is argmax."""
         assert torch.equal(
-            generate(model, make_prompt(3), 12, top_k=1), generate(model, make_prompt(3), 12, greedy=True)
+            generate(model, make_prompt(3), 12, top_k=1),
+            generate(model, make_prompt(3), 12, greedy=True),
         )
 
     def test_draws_follow_the_model(self, model: MiniGPT) -> None:

@@ -53,9 +53,7 @@ def make_trainer(
         config = MiniGPTConfig(V, 8, 16, num_heads=2, num_layers=2, dropout=0.1)
         model = MiniGPT(config)
     settings = dataclasses.replace(SETTINGS, **(changes or {}))
-    return Trainer(
-        model, TOKENIZER, TRAIN_IDS, VALIDATION_IDS, settings, folder=folder, **options
-    )
+    return Trainer(model, TOKENIZER, TRAIN_IDS, VALIDATION_IDS, settings, folder=folder, **options)
 
 
 def resume(folder: Path, changes: dict[str, Any] | None = None, **options: Any) -> Trainer:
@@ -66,11 +64,13 @@ def resume(folder: Path, changes: dict[str, Any] | None = None, **options: Any) 
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:
+    """Return the rows of the log."""
     lines = (folder / "mini_gpt_log.jsonl").read_text().splitlines()
     return [json.loads(line) for line in lines]
 
 
 def without_speed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows without the one value that depends on the machine."""
     return [{key: row[key] for key in row if key != "tokens_per_second"} for row in rows]
 
 
@@ -143,7 +143,7 @@ class TestResume:
         make_trainer(tmp_path).run(stop_after=2)
         checkpoint = load_checkpoint(tmp_path / "mini_gpt_last.safetensors")
         bare = dataclasses.replace(checkpoint, trainer_state=None)
-        with pytest.raises(ValueError, match="mini_gpt_last.*no training state"):
+        with pytest.raises(ValueError, match=r"mini_gpt_last.*no training state"):
             make_trainer(tmp_path, model=bare.model, checkpoint=bare)
 
 
@@ -328,7 +328,7 @@ class TestFiles:
         """A file where the folder should be stops the run before the first update."""
         (tmp_path / "file").write_text("")
         trainer = make_trainer(tmp_path / "file" / "checkpoints")
-        with pytest.raises(SaveError, match="cannot write .*mini_gpt_log.jsonl at step 0"):
+        with pytest.raises(SaveError, match=r"cannot write .*mini_gpt_log\.jsonl at step 0"):
             trainer.run()
         assert trainer.state.step == 0
 

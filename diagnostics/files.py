@@ -1,0 +1,345 @@
+"""Files: what the pipeline reads is there, whole, of the right kind, and current.
+
+Why it matters
+    A truncated corpus, an error page saved under a data file's name, or ids that were encoded
+    before the text changed: each trains without an error, on something else than you think.
+
+How it is measured
+    Each path must be a file that is not empty. Known kinds are judged by their content: the size
+    that a .npy or .safetensors header promises, the index and checksums of a .pt archive, JSON
+    that parses, text that is UTF-8 from its first byte to its last. A `meta.json` beside encoded
+    ids is compared with them (how many, which type) and with the text and the tokenizer among the
+    files (their fingerprints). Where train_text is given, a text file is compared with it, and
+    the usual ways of reading a file wrongly are tried until one fits. Big files are read in
+    pieces.
+
+What it cannot see
+    Whether the content is good: that is for `text` and `range`. Raw .bin ids carry neither type
+    nor length; only an odd size shows. Flipped bits in .npy, .safetensors and text, which carry no
+    checksum of their own. An older file is suspicious only where a fingerprint says so: copying
+    changes dates.
+
+Break it
+    python -m exercises.break_files
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from diagnostics._file_formats import TEXT_SUFFIXES, FileFault, find_fault, npy_header
+from diagnostics._probe import MissingPartError, Probe
+from diagnostics._result import CheckResult, Status
+from diagnostics._text import Text, say
+from diagnostics._tokenizer import fingerprint_of
+
+TEXT_COMPARED_MAX = 64 * 2**20  # bytes up to which a text file is compared with train_text
+ENCODED_NAMES = ("train_ids", "val_ids", "test_ids", "train", "val", "test")
+_CARD_MAX = 2**20  # bytes; a card is small
+_PREPARE = "python -m minigpt.prepare"
+_TRAIN = "python -m minigpt.train"
+
+Path_ = str | os.PathLike[str]
+
+
+def check_files(paths: Path_ | Iterable[Path_], *, text: str | None = None) -> CheckResult:
+    """Check that files exist, are whole, and belong together.
+
+    paths: one path or several; a missing file is a FAIL, not an exception.
+    text: the text that was read from one of them; None: not compared.
+    Raises ValueError when there is no path at all.
+    """
+    several = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    if not several:
+        raise ValueError("paths must name at least one file, got none")
+    files = [Path(path) for path in several]
+    warning: CheckResult | None = None
+    for result in _judgements(files, text):
+        if result.failed:
+            return result
+        warning = warning or result
+    if warning is not None:
+        return warning
+    sizes = measure_sizes(files)
+    return CheckResult(
+        check="files",
+        status=Status.PASS,
+        reason="files.ok",
+        claim=say(
+            "{count} file(s) are there and whole: {sizes}",
+            count=len(files),
+            sizes=", ".join(f"{path} {size:,} bytes" for path, size in sizes.items()),
+        ),
+        numbers={"bytes": sizes},
+    )
+
+
+def run(probe: Probe) -> CheckResult:
+    """Judge the files that the pipeline names."""
+    if not probe.pipeline.files:
+        raise MissingPartError("files", why="no paths are given")
+    return check_files(probe.pipeline.files, text=probe.pipeline.train_text)
+
+
+def measure_sizes(paths: Iterable[Path_]) -> dict[str, int]:
+    """Return the size in bytes of each path that is a file."""
+    files = [Path(path) for path in paths]
+    return {str(path): path.stat().st_size for path in files if path.is_file()}
+
+
+def _judgements(files: list[Path], text: str | None) -> Iterable[CheckResult]:
+    """Yield what is not in order: each file by itself first, then together."""
+    for path in files:
+        result = _judge_presence(path)
+        if result is not None:
+            yield result
+            continue
+        try:
+            fault = find_fault(path)
+        except OSError as error:
+            fault = FileFault("unreadable", say("cannot be read: {error}", error=error.strerror))
+        if fault is not None:
+            yield _result_of(path, fault)
+    for path in files:
+        if path.is_file() and path.name in _encoded_names(path):
+            yield from _judge_card(path, files)
+    if text:
+        yield from _judge_text(files, text)
+
+
+def _judge_presence(path: Path) -> CheckResult | None:
+    if not path.exists():
+        command = _command_for(path)
+        return _failure(
+            "missing",
+            say("there is no file at {path}", path=str(path)),
+            expected=say("a file, seen from the folder where the command runs"),
+            next_step=say("create it with {command}", command=command)
+            if command
+            else say("create it, or correct the path in Pipeline(files=...)"),
+            numbers={"path": str(path)},
+        )
+    if path.is_dir():
+        return _failure(
+            "folder",
+            say("{path} is a folder, not a file", path=str(path)),
+            expected=say("the path of a file"),
+            next_step=say("name the file inside it: {names}", names=_names_in(path)),
+            numbers={"path": str(path)},
+        )
+    if path.is_file() and path.stat().st_size == 0:
+        return _result_of(
+            path,
+            FileFault(
+                "empty",
+                say("is empty (0 bytes)"),
+                say("the program that wrote it was stopped before its first byte"),
+            ),
+        )
+    return None
+
+
+def _judge_card(path: Path, files: list[Path]) -> Iterable[CheckResult]:
+    """Compare encoded ids with the card beside them, and the card with text and tokenizer."""
+    card = read_card(path.with_name("meta.json"))
+    split = path.stem.removesuffix("_ids")
+    counts = card.get("counts")
+    wanted = counts.get(split) if isinstance(counts, Mapping) else None
+    found = _count_ids(path, card.get("dtype"))
+    if isinstance(wanted, int) and found is not None and found != wanted:
+        yield _stale(
+            path,
+            say("holds {found} ids, and meta.json says {wanted}", found=found, wanted=wanted),
+            say("one of the two was written by another run"),
+        )
+    for other in files:
+        recorded, actual, what = _fingerprints(other, card)
+        if recorded is not None and actual is not None and recorded != actual:
+            yield _stale(
+                path,
+                say(
+                    "was made with another {what} than {other}: fingerprint {recorded}..., "
+                    "not {actual}...",
+                    what=what,
+                    other=other.name,
+                    recorded=recorded[:12],
+                    actual=actual[:12],
+                ),
+                say("the {what} changed, and the ids were not made again", what=what),
+            )
+
+
+def read_card(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a small file, or an empty one when there is none to read."""
+    try:
+        if path.stat().st_size > _CARD_MAX:
+            return {}
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _fingerprints(path: Path, card: dict[str, Any]) -> tuple[str | None, str | None, str]:
+    """Return (fingerprint on the card, fingerprint of the file, what the file is)."""
+    if path.suffix == ".json" and path.name != "meta.json":
+        chars = read_card(path).get("chars")
+        known = isinstance(chars, list) and all(isinstance(char, str) for char in chars)
+        actual = fingerprint_of(chars) if known and chars else None
+        return _text_or_none(card.get("tokenizer_fingerprint")), actual, "tokenizer"
+    recorded = _text_or_none(card.get("corpus_fingerprint"))
+    # a corpus may be joined from several files; only the one that the card names is compared
+    named = path.suffix in TEXT_SUFFIXES and path.name in str(card.get("source", ""))
+    if recorded is None or not named or not path.is_file() or _names_several(card):
+        return None, None, "text"
+    with path.open("rb") as file:
+        return recorded, hashlib.file_digest(file, "sha256").hexdigest(), "text"
+
+
+def _judge_text(files: list[Path], text: str) -> Iterable[CheckResult]:
+    """Find out whether train_text was read from a file as the file has it."""
+    for path in files:
+        if path.suffix not in TEXT_SUFFIXES or not path.is_file():
+            continue
+        if path.stat().st_size > TEXT_COMPARED_MAX:
+            continue
+        raw = path.read_bytes()
+        content = raw.decode("utf-8", "replace")
+        if _contains(content, text):
+            continue
+        for word, told, cause, reading in _readings(raw, content):
+            if reading != content and _contains(reading, text):
+                fault = FileFault(word, Text(told, {}), Text(cause, {}), word == "newlines_read")
+                yield _result_of(path, fault)
+                break
+
+
+def _readings(raw: bytes, content: str) -> Iterable[tuple[str, str, str, str]]:
+    """Yield the usual ways of reading a file wrongly, and the text that each of them gives."""
+    yield (
+        "newlines_read",
+        "has line ends CR LF that train_text has as LF",
+        'open(path) translates line ends; newline="" keeps them',
+        content.replace("\r\n", "\n").replace("\r", "\n"),
+    )
+    for codec in ("cp1252", "latin-1"):
+        yield (
+            "wrong_encoding",
+            f"is UTF-8, and train_text was read from it as {codec}",
+            'open(path) without encoding="utf-8" takes the system\'s own',
+            raw.decode(codec, "replace"),
+        )
+    for codec in ("ascii", "utf-8"):
+        yield (
+            "text_lost",
+            "holds characters that are missing in train_text",
+            'errors="ignore" drops every byte that does not decode',
+            raw.decode(codec, "ignore"),
+        )
+    yield (
+        "text_lost",
+        "holds characters that are U+FFFD in train_text",
+        'errors="replace" puts one mark in place of every byte that does not decode',
+        raw.decode("ascii", "replace"),
+    )
+
+
+def _contains(content: str, text: str) -> bool:
+    """Whether one of the two lies in the other; a corpus may be joined from several files."""
+    return text in content or content in text
+
+
+def _count_ids(path: Path, dtype: Any) -> int | None:
+    if path.suffix == ".npy":
+        try:
+            shape, _, _ = npy_header(path)
+        except (ValueError, EOFError, OSError):
+            return None
+        return shape[0] if len(shape) == 1 else None
+    sizes = {"uint8": 1, "uint16": 2, "int16": 2, "uint32": 4, "int32": 4, "int64": 8}
+    if path.suffix == ".bin" and dtype in sizes:
+        return path.stat().st_size // sizes[dtype]
+    return None
+
+
+def _result_of(path: Path, fault: FileFault) -> CheckResult:
+    command = _command_for(path)
+    return CheckResult(
+        check="files",
+        status=Status.WARN if fault.warn else Status.FAIL,
+        reason=f"files.{fault.word}",
+        claim=say("{path} {told}", path=str(path), told=fault.told),
+        measured=say("{size} bytes", size=path.stat().st_size),
+        expected=_EXPECTED.get(fault.word, say("a whole file of its kind")),
+        causes=() if fault.cause is None else (fault.cause,),
+        next_step=say("create it again with {command}", command=command)
+        if command
+        else _NEXT.get(fault.word, say("fetch or create the file again")),
+        numbers={"path": str(path), "bytes": path.stat().st_size},
+    )
+
+
+_EXPECTED = {
+    "replacement_characters": say("no U+FFFD"),
+    "mojibake": say("one character where the writer meant one"),
+    "mixed_newlines": say("one kind of line end"),
+    "byte_order_mark": say("text from the first character on"),
+    "not_utf8": say("UTF-8 from the first byte to the last"),
+    "wrong_encoding": say("the text as the file has it"),
+    "text_lost": say("the text as the file has it"),
+    "newlines_read": say("the text as the file has it"),
+    "stale": say("ids, tokenizer and text of one run"),
+}
+_NEXT = {
+    "lfs_pointer": say("git lfs pull"),
+    "wrong_encoding": say('open(path, encoding="utf-8")'),
+    "text_lost": say('open(path, encoding="utf-8"), without errors=...'),
+    "newlines_read": say('open(path, encoding="utf-8", newline="")'),
+    "replacement_characters": say("go back to the source of the text, and decode it as it is"),
+    "mojibake": say('text.encode("cp1252").decode("utf-8"), and look at the result'),
+    "mixed_newlines": say("decide on one line end, and write the text with it"),
+    "byte_order_mark": say('open(path, encoding="utf-8-sig")'),
+    "not_utf8": say("find its encoding, and save it as UTF-8"),
+    "unreadable": say("look at the file's permissions"),
+    "stale": say("encode the text again"),
+}
+
+
+def _stale(path: Path, told: Text, cause: Text) -> CheckResult:
+    return _result_of(path, FileFault("stale", told, cause))
+
+
+def _failure(word: str, claim: Text, **fields: Any) -> CheckResult:
+    return CheckResult(
+        check="files", status=Status.FAIL, reason=f"files.{word}", claim=claim, **fields
+    )
+
+
+def _command_for(path: Path) -> str:
+    """Return the command that makes a file of the default layout, or nothing."""
+    if path.parent.name == "encoded" or path.name == "char_tokenizer.json":
+        return _PREPARE
+    return _TRAIN if path.parent.name == "checkpoints" else ""
+
+
+def _encoded_names(path: Path) -> set[str]:
+    return {f"{name}{path.suffix}" for name in ENCODED_NAMES}
+
+
+def _names_in(folder: Path) -> str:
+    names = sorted(path.name for path in folder.iterdir())
+    return ", ".join(names[:4]) + (", ..." if len(names) > 4 else "") or "it holds none"
+
+
+def _names_several(card: dict[str, Any]) -> bool:
+    source = card.get("source", "")
+    return not isinstance(source, str) or any(mark in source for mark in (",", ";", " + "))
+
+
+def _text_or_none(value: Any) -> str | None:
+    return value if isinstance(value, str) else None

@@ -1,0 +1,636 @@
+"""Loss: the number the model reports is the cross-entropy of its own logits with its targets.
+
+Why it matters
+    Every curve, every comparison and every gradient comes from this one number. A loss with a
+    second softmax, a second shift or a wrong denominator still falls, and still looks like one.
+
+How it is measured
+    Cross-entropy is recomputed in float64 from the logits of the same call and compared with the
+    reported loss: on random tokens, on weights times 10 (where a loss is large enough for clamps
+    and overflows to show), with some targets set to ignore_index, and on the pipeline's own
+    batch. On a mismatch about thirty usual formulas are tried; one is named only if it gives the
+    reported number in every case. Last, the gradient of the loss with respect to the logits is
+    compared with that of the recomputed one.
+
+What it cannot see
+    Whether the batch itself is right: that is for `shift` and `batches`. Which tokens ought to be
+    masked (prompts, document ends). Objectives with heads of their own, such as multi-token
+    prediction, do not follow from the logits: declare them with allow=("loss.mismatch",). The
+    gradient, where the model returns other logits than those its loss was computed from. Terms
+    that are active in train mode only.
+
+Break it
+    python -m exercises.break_loss
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from diagnostics._loss_readings import (
+    TOLERANCE,
+    Case,
+    Reading,
+    find_readings,
+    is_healthy,
+    without,
+)
+from diagnostics._pipeline import Pipeline
+from diagnostics._probe import JITTER_STD, Batch, MissingPartError, Probe
+from diagnostics._result import CheckResult, Status
+from diagnostics._text import Text, say
+
+EVERY_ID_MAX = 512  # vocabularies up to this size have each id among the targets
+SHARP = 10.0  # factor on the weights: logits far from uniform, losses far above ln V
+GRADIENT_GAP_MAX = 1e-3  # relative; healthy models measured: 1e-6 in float32, 1e-15 in float64
+
+
+def check_loss(
+    model: nn.Module,
+    inputs: Tensor | None = None,
+    targets: Tensor | None = None,
+    *,
+    vocab_size: int | None = None,
+    **parts: object,
+) -> CheckResult:
+    """Check that the reported loss is the mean cross-entropy, in nats per scored target.
+
+    inputs, targets: (B, T) int64, a batch to look at beside random ones; None: random ones only.
+    parts: other fields of Pipeline, such as forward, labels or ignore_index.
+    Raises MissingPartError when the model reports no loss and no forward is given.
+    """
+    if inputs is not None and targets is not None:
+        parts["batch"] = (inputs, targets)
+    return run(Probe(Pipeline(model, vocab_size=vocab_size, **parts)))  # type: ignore[arg-type]
+
+
+def run(probe: Probe) -> CheckResult:
+    """Recompute the loss of four kinds of batches, and name the formula that fits."""
+    if not probe.adapter.has_loss:
+        raise MissingPartError("forward", why="the model returns logits but no loss of its own")
+    shape = _reported_shape(probe)
+    if shape:
+        return _not_scalar(shape)
+    cases = measure_cases(probe)
+    numbers = _numbers(cases)
+    not_finite = _not_finite(cases, numbers)
+    if not_finite is not None:
+        return not_finite
+    reading, cases = _read(probe, cases)
+    if reading is not None:
+        return _judge(reading, cases, numbers, probe)
+    return _judge_gradient(probe, cases, numbers)
+
+
+def measure_cases(probe: Probe) -> list[Case]:
+    """Call the model on every kind of batch; return its logits and reported losses."""
+    T, V = probe.probe_length, probe.vocab_size
+    B = max(3, -(-min(V, EVERY_ID_MAX) // T))
+    plain = _batch(probe, B, T, "loss")
+    # a batch whose B, T and V differ from the first one's, so that no axis passes for another
+    other = _batch(probe, B + 2, max(2, T - 3), "loss, other")
+    cases = [_measure(probe, "random tokens", plain), _measure(probe, "random tokens", other)]
+    cases += [_measure(probe, "weights x10", batch, scale=SHARP) for batch in (plain, other)]
+    cases = [case for case in cases if bool(case.logits.isfinite().all())]
+    try:
+        cases.append(_measure(probe, "ignored targets", _with_ignored(plain, probe)))
+    except (RuntimeError, IndexError, ValueError):
+        pass  # this loss takes no ignore_index; it matters only if the own batch holds one
+    if probe.batch.source != "synthetic":
+        cases.append(_measure(probe, "your batch", probe.batch))
+    return cases
+
+
+def _batch(probe: Probe, B: int, T: int, name: str) -> Batch:
+    """Random rows in which, for a small vocabulary, every id is a target somewhere."""
+    V = probe.vocab_size
+    stream = probe.tokens(B, T + 1, name)
+    generator = probe.generator(name + ", permutation")
+    every = torch.randperm(V, generator=generator)[: B * (T - 1)].to(stream.device)
+    if V <= EVERY_ID_MAX:
+        inner = stream[:, 1:T].flatten()  # targets under either contract
+        inner[: len(every)] = every
+        stream[:, 1:T] = inner.view(B, T - 1)
+    inputs = stream[:, :-1].contiguous()
+    same = probe.pipeline.labels == "same"
+    return Batch(inputs, inputs.clone() if same else stream[:, 1:].contiguous(), source=name)
+
+
+def _with_ignored(batch: Batch, probe: Probe) -> Batch:
+    """Ignore the tail of each row, a different length in each, and at least two stay."""
+    B, T = batch.targets.shape
+    lengths = 2 + torch.arange(B, device=batch.targets.device) * 5 % max(1, T - 2)  # (B,)
+    tail = torch.arange(T, device=batch.targets.device) >= lengths[:, None]  # (B, T)
+    targets = batch.targets.masked_fill(tail, probe.pipeline.ignore_index)
+    return replace(batch, targets=targets)
+
+
+def _measure(probe: Probe, name: str, batch: Batch, scale: float = 1.0) -> Case:
+    with (
+        probe.model(exact=True, jitter=JITTER_STD, scale=scale) as model,
+        probe.seeded("loss"),
+        torch.no_grad(),
+    ):
+        output = probe.adapter.call(model, batch.inputs, batch.targets, batch.attention_mask)
+    if output.loss is None or output.logits.shape[1] != batch.inputs.shape[1]:
+        raise MissingPartError("forward", why="the model gives logits of the last position only")
+    rounding = [
+        torch.finfo(t.dtype).eps
+        for t in (output.loss, output.logits)
+        if t.is_floating_point() and t.dtype.itemsize < 4
+    ]
+    return Case(
+        name=name,
+        logits=_exact(output.logits),
+        inputs=batch.inputs,
+        targets=batch.targets,
+        reported=float(output.loss),
+        noise=max(rounding, default=0.0),
+        labels=probe.pipeline.labels,
+        ignore_index=probe.pipeline.ignore_index,
+        pads=_padding(probe, batch),
+    )
+
+
+def _exact(logits: Tensor) -> Tensor:
+    """Return detached float64 logits; on the CPU where the device has no float64."""
+    logits = logits.detach()
+    return (logits.cpu() if logits.device.type == "mps" else logits).double()
+
+
+def _padding(probe: Probe, batch: Batch) -> Tensor | None:
+    """Targets (B, T) that are padding after padding; the first one may be a trained end mark."""
+    if batch.source not in ("batch", "get_batch"):
+        return None
+    pad_id = probe.pipeline.pad_id
+    if batch.attention_mask is not None:
+        is_pad = batch.attention_mask == 0
+    elif pad_id is not None:
+        is_pad = batch.inputs == pad_id
+    else:
+        return None
+    if probe.pipeline.labels == "same":  # target t is predicted from position t - 1
+        before = torch.zeros_like(is_pad)
+        before[:, 1:] = is_pad[:, :-1]
+        return before & is_pad
+    if pad_id is not None:
+        return is_pad & (batch.targets == pad_id)
+    return is_pad
+
+
+def _read(probe: Probe, cases: list[Case]) -> tuple[list[Reading] | None, list[Case]]:
+    """Return None when healthy, else what fits (an empty list: nothing does)."""
+    V, pad_id = probe.vocab_size, probe.pipeline.pad_id
+    if cases[0].logits.shape[-1] > V:
+        narrow = [replace(case, logits=case.logits[..., :V]) for case in cases]
+        if is_healthy(narrow) and not is_healthy(cases):
+            cases = narrow  # a padded vocabulary whose extra columns are left out of the loss
+    padded = [c for c in cases if c.pads is not None and _scored_pads(c)]
+    if is_healthy(cases):
+        if padded and not all(c.fits(without(c, c.pads)) for c in padded if c.pads is not None):
+            return [Reading("padding_counted", _scored_pads(padded[0]))], cases
+        return (_probabilities(cases) or None), cases
+    if pad_id is not None and all(c.fits(without(c, c.targets == pad_id)) for c in cases):
+        return None, cases  # the loss leaves the declared padding out by itself
+    if padded:
+        rest = [c for c in cases if c.pads is None or not _scored_pads(c)]
+        if is_healthy(rest) and all(
+            c.fits(without(c, c.pads)) for c in padded if c.pads is not None
+        ):
+            return None, cases  # ... or the attention mask does it
+    return find_readings(cases) or _read_by_other_targets(probe, cases), cases
+
+
+def _scored_pads(case: Case) -> int:
+    if case.pads is None:
+        return 0
+    return int((case.pads & (case.targets != case.ignore_index)).sum())
+
+
+def _probabilities(cases: Sequence[Case]) -> list[Reading]:
+    """Rows that sum to 1 are probabilities; cross-entropy then softmaxes a second time."""
+    for case in cases:
+        sums = case.logits.sum(-1)
+        if not bool((case.logits >= 0).all()) or not bool(((sums - 1).abs() < 1e-4).all()):
+            return []
+    return [Reading("double_softmax")]
+
+
+def _read_by_other_targets(probe: Probe, cases: list[Case]) -> list[Reading]:
+    """Same inputs, other targets: what is added stays, what ignores its targets stays whole."""
+    first = cases[0]
+    other = _measure(
+        probe, "other targets", Batch(first.inputs, first.targets.roll(1, 0).roll(1, 1))
+    )
+    extra, extra_other = first.reported - first.reference, other.reported - other.reference
+    if other.fits(first.reported):
+        return [Reading("ignores_targets")]
+    if abs(extra - extra_other) <= first.tolerance + other.tolerance:
+        return [Reading("extra_term", extra)]
+    ordinary = [case for case in cases if case.name != "weights x10"]
+    if is_healthy(ordinary):
+        return [Reading("differs_when_large")]
+    if is_healthy([case for case in cases if case.name != "ignored targets"]):
+        return [Reading("ignored_counted")]
+    return []
+
+
+# ---- verdicts ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Verdict:
+    claim: str
+    cause: str
+    next_step: str
+    status: Status = Status.FAIL
+
+
+_NEXT = "compare with functional.cross_entropy(logits.flatten(0, 1), targets.flatten())"
+_PAIRS = "pair logits[:, t] with the token at t + 1: shift in the loader or in the model, once"
+_IN_LOADER = "set the targets of padding to {ignore} in the loader, or pass ignore_index to the loss"
+_VERDICTS = {
+    "not_shifted": _Verdict(
+        "the loss scores each position against its own input token, not the next one",
+        "neither the batch nor the model shifts, or the loss reads the inputs as targets",
+        _PAIRS,
+    ),
+    "shifted_twice": _Verdict(
+        "the loss scores each position against the token two ahead, not the next one",
+        "the loader shifts the targets and the model shifts them once more",
+        _PAIRS,
+    ),
+    "shifted_backward": _Verdict(
+        "the loss scores each position against the token before it",
+        "logits[:, 1:] meets targets[:, :-1]: the slices are exchanged",
+        _PAIRS,
+    ),
+    "last_target_dropped": _Verdict(
+        "the last target of every row is not scored",
+        "the loss takes its targets from inputs[:, 1:], or cuts one position too many",
+        _PAIRS,
+    ),
+    "first_target_dropped": _Verdict(
+        "the first target of every row is not scored", "a slice starts one too late", _PAIRS
+    ),
+    "last_position_only": _Verdict(
+        "only the last position of each row is scored",
+        "logits[:, -1] is what generation needs; training needs every position",
+        "compute the loss before the logits are cut to the last position",
+    ),
+    "first_position_only": _Verdict(
+        "only the first position of each row is scored", "an index 0 stands for a slice", _NEXT
+    ),
+    "wrapped_target": _Verdict(
+        "the last position of each row is scored against the row's first token",
+        "targets are made with roll(-1), which carries the first token round to the end",
+        "cut instead of rolling: logits[:, :-1] with targets[:, 1:]",
+    ),
+    "double_softmax": _Verdict(
+        "the logits pass through softmax before cross-entropy, which applies it again",
+        "probabilities are handed to a loss that expects raw scores",
+        "hand the head's raw output to cross_entropy",
+    ),
+    "probabilities_returned": _Verdict(
+        "the model returns probabilities in place of logits; its loss takes their log rightly",
+        "softmax is the last layer of the model",
+        "make sure that nothing after the model applies softmax again",
+        Status.WARN,
+    ),
+    "summed": _Verdict(
+        "the loss is the sum over all scored targets, not their mean",
+        'reduction="sum"',
+        'use reduction="mean", or divide by the number of scored targets',
+    ),
+    "summed_over_time": _Verdict(
+        "the loss is a sum over time and a mean over rows only",
+        "the sum is divided by the batch size",
+        "divide by the number of scored targets",
+    ),
+    "summed_over_rows": _Verdict(
+        "the loss is a sum over rows and a mean over time only",
+        "the sum is divided by the length",
+        "divide by the number of scored targets",
+    ),
+    "denominator_counts_ignored": _Verdict(
+        "the loss is divided by all positions, although the ignored ones add nothing",
+        "(loss * mask).mean() in place of (loss * mask).sum() / mask.sum()",
+        "divide by the number of scored targets",
+    ),
+    "mean_of_row_means": _Verdict(
+        "the loss is a mean of row means: a token in a short row counts more than in a long one",
+        "the mean is taken per row first, and then over rows",
+        "sum over all scored targets, then divide by their number",
+    ),
+    "ignored_counted": _Verdict(
+        "targets set to ignore_index still change the loss",
+        "the loss and the loader do not agree on the value that marks an ignored target",
+        "pass ignore_index to the loss, and the same value as Pipeline(ignore_index=...)",
+    ),
+    "ignores_real_token": _Verdict(
+        "targets with token id {parameter} are not scored at all",
+        "ignore_index={parameter} in the loss collides with a real token",
+        "use -100 for ignored targets; if the id is padding, declare pad_id={parameter}",
+    ),
+    "padding_counted": _Verdict(
+        "{parameter} targets of the batch are padding after padding, and the loss counts them",
+        "the targets hold the pad id where they should hold ignore_index",
+        _IN_LOADER,
+    ),
+    "flattened_in_another_order": _Verdict(
+        "logits and targets are flattened in different orders: positions meet foreign targets",
+        "a transpose or permute is missing before reshape(-1, V)",
+        "flatten (B, T, V) logits with flatten(0, 1), and (B, T) targets with flatten()",
+    ),
+    "arguments_swapped": _Verdict(
+        "prediction and truth have changed places in the cross-entropy",
+        "a hand-written cross-entropy takes its two arguments in the other order",
+        _NEXT,
+    ),
+    "no_log": _Verdict(
+        "the loss is the negative probability of the target, without a logarithm",
+        "nll_loss is given softmax where it expects log_softmax",
+        _NEXT,
+    ),
+    "not_normalised": _Verdict(
+        "the loss is the negative raw logit of the target: pushing all logits up lowers it",
+        "nll_loss is given logits where it expects log_softmax",
+        _NEXT,
+    ),
+    "squared_error": _Verdict(
+        "the loss is the mean squared error against one-hot targets",
+        "a regression loss stands where cross-entropy belongs",
+        _NEXT,
+    ),
+    "binary": _Verdict(
+        "the loss is a mean of V separate binary cross-entropies",
+        "binary_cross_entropy stands where cross_entropy belongs",
+        _NEXT,
+    ),
+    "error_rate": _Verdict(
+        "the loss is the share of wrong predictions, which has no gradient",
+        "a metric is returned in place of the loss",
+        _NEXT,
+    ),
+    "perplexity": _Verdict(
+        "the loss is exp(cross-entropy), the perplexity",
+        "exp is applied inside the model",
+        "return the cross-entropy; take exp of its mean where it is printed",
+    ),
+    "sign_flipped": _Verdict(
+        "the loss has the opposite sign: training makes the model worse",
+        "a minus is missing or doubled in a hand-written cross-entropy",
+        _NEXT,
+    ),
+    "base_two": _Verdict(
+        "the loss is in bits, not in nats",
+        "log2 in place of log",
+        "return nats; divide by ln 2 where bits are printed",
+    ),
+    "divided": _Verdict(
+        "the loss is the cross-entropy divided by {parameter}",
+        "a division for accumulation over micro-batches sits inside the model",
+        "divide in the training loop, where the micro-batches are counted",
+    ),
+    "multiplied": _Verdict(
+        "the loss is the cross-entropy times {parameter}",
+        "a constant factor is applied inside the model",
+        "return the mean cross-entropy itself",
+    ),
+    "clamped": _Verdict(
+        "the loss is cut off at {parameter}: where it is larger it has no gradient",
+        "clamp(max=...) on the loss in place of clipping the gradients",
+        "remove the clamp; clip gradients with clip_grad_norm_",
+    ),
+    "probability_floor": _Verdict(
+        "the loss is -log(p + e) with e = exp(-{parameter}): confident mistakes are not punished",
+        "a small constant inside the logarithm, to avoid log(0)",
+        "use cross_entropy on logits, which needs no such constant",
+        Status.WARN,
+    ),
+    "temperature": _Verdict(
+        "the loss is computed from the logits times {parameter}, not from the logits returned",
+        "a temperature or scale is applied on one of the two paths only",
+        "compute the loss from the logits that are returned",
+    ),
+    "label_smoothing": _Verdict(
+        "the loss includes label smoothing of {parameter}",
+        "label_smoothing is set; its loss cannot reach 0 and is not comparable with others",
+        "evaluate without it; nothing to mend if it is meant",
+        Status.WARN,
+    ),
+    "z_loss": _Verdict(
+        "the loss includes a z-loss: {parameter} * logsumexp(logits)**2",
+        "a penalty on the normaliser is added, usually on purpose",
+        "evaluate without it; nothing to mend if it is meant",
+        Status.WARN,
+    ),
+    "entropy_term": _Verdict(
+        "the loss includes {parameter} times the entropy of the prediction",
+        "a confidence penalty is added, usually on purpose",
+        "evaluate without it; nothing to mend if it is meant",
+        Status.WARN,
+    ),
+    "extra_term": _Verdict(
+        "the loss is the cross-entropy plus {parameter}, which no target changes",
+        "an auxiliary term is added, such as load balancing or a weight penalty",
+        "report the cross-entropy separately; nothing to mend if the term is meant",
+        Status.WARN,
+    ),
+    "ignores_targets": _Verdict(
+        "the loss stays the same when the targets are exchanged",
+        "the targets are overwritten, or the loss reads something else",
+        _NEXT,
+    ),
+    "differs_when_large": _Verdict(
+        "the loss is right at ordinary weights and differs when it is large",
+        "a clamp, a floor or a rounding acts on large losses",
+        _NEXT,
+    ),
+}
+_MISMATCH = _Verdict("the reported loss is not the cross-entropy of the logits", "", _NEXT)
+
+
+def _judge(
+    readings: list[Reading], cases: list[Case], numbers: dict[str, object], probe: Probe
+) -> CheckResult:
+    reading = readings[0] if readings else Reading("mismatch")
+    verdict = _VERDICTS.get(reading.reason, _MISMATCH)
+    status = verdict.status
+    if reading.reason == "ignored_counted" and not _own_batch_ignores(cases):
+        status = Status.WARN  # nothing in the own data is ignored
+    facts = {"parameter": reading.parameter, "ignore": probe.pipeline.ignore_index}
+    off = [case for case in cases if not case.fits(case.reference)] or cases[-1:]
+    causes = [Text(verdict.cause, facts)] if verdict.cause else []
+    causes += [
+        say("the same number also fits: {other}", other=Text(_VERDICTS[r.reason].cause, facts))
+        for r in readings[1:]
+        if r.reason in _VERDICTS
+    ]
+    return CheckResult(
+        check="loss",
+        status=status,
+        reason=f"loss.{reading.reason}",
+        claim=Text(verdict.claim, facts),
+        measured=say(
+            "reported {reported} on {name}", reported=off[0].reported, name=off[0].name
+        ),
+        expected=say(
+            "{reference}, the mean cross-entropy of the same logits, within {tolerance}",
+            reference=off[0].reference
+            if reading.reason != "padding_counted"
+            else without(off[0], off[0].pads if off[0].pads is not None else off[0].targets < 0),
+            tolerance=off[0].tolerance,
+        ),
+        where=say("{count} of {total} batches differ", count=len(off), total=len(cases)),
+        causes=tuple(causes),
+        next_step=Text(verdict.next_step, facts),
+        numbers={**numbers, "parameter": reading.parameter, "fits": [r.reason for r in readings]},
+    )
+
+
+def _own_batch_ignores(cases: Sequence[Case]) -> bool:
+    return any(
+        case.name == "your batch" and bool((case.targets == case.ignore_index).any())
+        for case in cases
+    )
+
+
+def _judge_gradient(probe: Probe, cases: list[Case], numbers: dict[str, object]) -> CheckResult:
+    """The number is right; is its gradient, at the logits, that of the cross-entropy?"""
+    gap = measure_gradient_gap(probe)
+    numbers = {**numbers, "gradient_gap": gap}
+    if gap is not None and not gap <= GRADIENT_GAP_MAX:
+        detached = gap == math.inf
+        return CheckResult(
+            check="loss",
+            status=Status.FAIL,
+            reason="loss.detached" if detached else "loss.wrong_gradient",
+            claim=say("the loss is the right number, but no gradient flows from it")
+            if detached
+            else say("the loss is the right number, but its gradient is not"),
+            measured=say("the loss carries no graph")
+            if detached
+            else say("gradient at the logits off by {gap} of its size", gap=gap),
+            expected=say("the gradient of the cross-entropy, within {limit}", limit=GRADIENT_GAP_MAX),
+            causes=(say("the loss went through .item(), .detach(), float() or no_grad"),)
+            if detached
+            else (say("a part of the loss is detached, or a hook scales its gradient"),),
+            next_step=say("return the tensor that cross_entropy gave; take .item() for printing"),
+            numbers=numbers,
+        )
+    worst = max(cases, key=lambda case: abs(case.reported - case.reference))
+    return CheckResult(
+        check="loss",
+        status=Status.PASS,
+        reason="loss.ok",
+        claim=say(
+            "the reported loss is the mean cross-entropy in {count} batches (first {first} nats)",
+            count=len(cases),
+            first=cases[0].reported,
+        ),
+        measured=say("worst difference {gap}", gap=abs(worst.reported - worst.reference)),
+        expected=say("at most {tolerance}", tolerance=worst.tolerance),
+        numbers=numbers,
+    )
+
+
+def measure_gradient_gap(probe: Probe) -> float | None:
+    """Return |dL/dlogits - what it should be| / |what it should be|; None when not on the path.
+
+    Infinite when the logits carry a graph and the loss does not.
+    """
+    T = min(7, probe.probe_length)
+    batch = _batch(probe, 3, T, "loss gradient")
+    with probe.model(exact=True, jitter=JITTER_STD) as model, probe.seeded("loss gradient"):
+        output = probe.adapter.call(model, batch.inputs, batch.targets)
+        if output.loss is None or not output.logits.requires_grad:
+            return None
+        if not output.loss.requires_grad:
+            return math.inf
+        (got,) = torch.autograd.grad(output.loss, output.logits, allow_unused=True)
+    if got is None or output.layout != "BTV":
+        return None
+    leaf = output.logits.detach().clone().requires_grad_()
+    wanted = torch.autograd.grad(_accepted_loss(probe, leaf, batch.targets), leaf)[0]
+    return float((got - wanted).norm() / wanted.norm())
+
+
+def _accepted_loss(probe: Probe, logits: Tensor, targets: Tensor) -> Tensor:
+    if probe.pipeline.labels == "same":
+        logits, targets = logits[:, :-1], targets[:, 1:]
+    if probe.pipeline.pad_id is not None:
+        targets = targets.masked_fill(targets == probe.pipeline.pad_id, -100)
+    return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def _reported_shape(probe: Probe) -> tuple[int, ...]:
+    batch = _batch(probe, 3, probe.probe_length, "loss shape")
+    with probe.model() as model, probe.seeded("loss"), torch.no_grad():
+        loss = probe.adapter.call(model, batch.inputs, batch.targets).loss
+    return () if loss is None or loss.numel() == 1 else tuple(loss.shape)
+
+
+def _not_scalar(shape: tuple[int, ...]) -> CheckResult:
+    return CheckResult(
+        check="loss",
+        status=Status.FAIL,
+        reason="loss.not_scalar",
+        claim=say("the loss is a tensor of shape {shape}, not one number", shape=shape),
+        measured=say("shape {shape}", shape=shape),
+        expected=say("shape ()"),
+        causes=(say('reduction="none" without a mean after it'),),
+        next_step=say("take the mean over the scored targets"),
+        numbers={"shape": list(shape)},
+    )
+
+
+def _not_finite(cases: list[Case], numbers: dict[str, object]) -> CheckResult | None:
+    """Logits are finite, the exact loss too, and the reported one is not."""
+    for case in cases:
+        if math.isfinite(case.reported) or not math.isfinite(case.reference):
+            continue
+        large = case.name == "weights x10"
+        return CheckResult(
+            check="loss",
+            status=Status.FAIL,
+            reason="loss.not_finite",
+            claim=say(
+                "the loss is {reported} on {name}, where cross-entropy is {reference}",
+                reported=case.reported,
+                name=case.name,
+                reference=case.reference,
+            ),
+            measured=say("{reported}", reported=case.reported),
+            expected=say("{reference}", reference=case.reference),
+            where=say("largest logit {size}", size=float(case.logits.abs().max())),
+            causes=(
+                say("exp or log without subtracting the largest logit: log(softmax(x)) overflows")
+                if large
+                else say("0 / 0: some part of the batch has no scored target"),
+            ),
+            next_step=say("use cross_entropy on logits, or log_softmax"),
+            numbers=numbers,
+        )
+    return None
+
+
+def _numbers(cases: Sequence[Case]) -> dict[str, object]:
+    return {
+        "cases": [
+            {
+                "batch": case.name,
+                "reported": case.reported,
+                "cross_entropy": case.reference,
+                "scored": int(case.nll.numel()),
+            }
+            for case in cases
+        ],
+        "tolerance": TOLERANCE,
+    }

@@ -1,0 +1,455 @@
+"""Range: every token id is a whole number from 0 to V - 1, in the data, batches and targets.
+
+Why it matters
+    An id of V or more is an index error on the CPU and an opaque device-side assert on a GPU. A
+    negative one may count from the end of a table. And ids that were stored in a type too small
+    wrap round: they are all in range, and mean other tokens.
+
+How it is measured
+    All of train_ids and val_ids, one batch (targets without ignore_index), the special ids, and
+    what the tokenizer makes of train_text, against V: the vocabulary, or the rows of the token
+    embedding where those are fewer. The first bad id is named with its position and the count.
+    The type must be whole-numbered and hold V. Ids out of range are read again as other types
+    (two ids in one, swapped bytes, a float's bits); ids in range are searched for the traces of
+    such mistakes: a zero in every second place, or ids that equal the true ones modulo 256 or
+    65,536.
+
+What it cannot see
+    Ids in range that mean other tokens: that is for `fingerprint`. A wrapped id where neither
+    text and tokenizer nor a crowded 0..255 give it away. Batches that were not drawn.
+
+Break it
+    python -m exercises.break_range
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from diagnostics._probe import MissingPartError, Probe
+from diagnostics._result import CheckResult, Status
+from diagnostics._text import Text, say
+from diagnostics._tokenizer import TokenizerReader
+
+PIECE_LENGTH = 2**22  # ids looked at at a time; a mapped file must not be copied whole
+PATTERN_LENGTH_MIN = 32  # fewer ids can have every second zero, or all be equal, by chance
+SAMPLE_LENGTH = 10_000  # characters of train_text that are encoded
+DISTINCT_MIN = 4  # a toy stream such as 1, 0, 1, 0 has fewer; text has more
+WRAP_VOCAB_MIN = 1024  # below, 0..255 can be a byte vocabulary padded to a round size
+WRAP_DISTINCT_MIN = 200  # of 256: byte-wide noise fills nearly all, real byte text less than half
+
+
+def check_range(
+    ids: Tensor, vocab_size: int, *, ignore_index: int | None = None, name: str = "ids"
+) -> CheckResult:
+    """Check that ids are whole numbers from 0 to vocab_size - 1.
+
+    ids: (N,) or (B, T), a tensor, an array or a list.    name: what to call them in messages.
+    ignore_index: a value that targets may hold besides, such as -100; None: no exception.
+    Raises ValueError for another number of dimensions or a vocabulary below 1.
+    """
+    ids = torch.as_tensor(ids)
+    if ids.ndim not in (1, 2):
+        raise ValueError(f"ids must have shape (N,) or (B, T), got {tuple(ids.shape)}")
+    if vocab_size < 1:
+        raise ValueError(f"vocab_size must be at least 1, got {vocab_size}")
+    if ids.numel() == 0:
+        return _failure("empty", say("{name} holds no id at all", name=name), numbers={"count": 0})
+    if ids.dtype.is_floating_point or ids.dtype.is_complex or ids.dtype is torch.bool:
+        return _not_integer(ids, name)
+    if torch.iinfo(ids.dtype).max < vocab_size - 1:
+        return _small_type(ids, vocab_size, name)
+    numbers = measure_range(ids, vocab_size, ignore_index=ignore_index)
+    if numbers["bad_count"]:
+        return _out_of_range(ids, vocab_size, numbers, name)
+    traces = _traces(ids.flatten(), vocab_size, numbers, name)
+    if traces is not None:
+        return traces
+    return CheckResult(
+        check="range",
+        status=Status.PASS,
+        reason="range.ok",
+        claim=say(
+            "all {count} {name} lie between {low} and {high}, inside 0 to {last}",
+            count=numbers["count"],
+            name=name,
+            low=numbers["min"],
+            high=numbers["max"],
+            last=vocab_size - 1,
+        ),
+        measured=say("{low} to {high}", low=numbers["min"], high=numbers["max"]),
+        numbers=numbers,
+    )
+
+
+def run(probe: Probe) -> CheckResult:
+    """Judge every row of ids that the pipeline has, in the order in which they are made."""
+    limit = probe.usable_vocab_size
+    results: list[CheckResult] = []
+    for name, ids, ignored in _sources(probe):
+        if isinstance(ids, Tensor) and ids.ndim not in (1, 2):
+            continue  # another shape is for `batches`
+        result = check_range(ids, limit, ignore_index=ignored, name=name)
+        if result.failed:
+            return _with_origin(result, probe, limit)
+        results.append(result)
+    wrapped = _wrapped_against_text(probe)
+    if wrapped is not None:
+        return wrapped
+    if not results:
+        raise MissingPartError("train_ids", "batch", "tokenizer", why="there are no ids to look at")
+    warning = next((result for result in results if result.status is Status.WARN), None)
+    if warning is not None:
+        return warning
+    counts = {f"{r.numbers['name']}": r.numbers["count"] for r in results}
+    return dataclasses.replace(
+        results[0],
+        claim=say(
+            "all ids lie inside 0 to {last}: {counts}",
+            last=limit - 1,
+            counts=", ".join(f"{count:,} {name}" for name, count in counts.items()),
+        ),
+        numbers={**results[0].numbers, "counts": counts},
+    )
+
+
+def measure_range(
+    ids: Tensor, vocab_size: int, *, ignore_index: int | None = None
+) -> dict[str, Any]:
+    """Return count, min, max, bad_count, and first_position and first_id of the first bad id.
+
+    ids: whole numbers of any shape; positions count through the flattened ids.
+    min and max leave ignore_index out; both are None when nothing else is there.
+    """
+    flat = ids.flatten()
+    low: int | None = None
+    high: int | None = None
+    bad_count, count = 0, 0
+    first: int | None = None
+    for start in range(0, flat.shape[0], PIECE_LENGTH):
+        piece = flat[start : start + PIECE_LENGTH].long()
+        judged = piece if ignore_index is None else piece[piece != ignore_index]
+        count += judged.shape[0]
+        if judged.shape[0] == 0:
+            continue
+        piece_low, piece_high = int(judged.min()), int(judged.max())
+        low = piece_low if low is None else min(low, piece_low)
+        high = piece_high if high is None else max(high, piece_high)
+        if piece_low < 0 or piece_high >= vocab_size:
+            bad = (piece < 0) | (piece >= vocab_size)
+            if ignore_index is not None:
+                bad &= piece != ignore_index
+            bad_count += int(bad.sum())
+            first = start + int(torch.nonzero(bad)[0]) if first is None else first
+    return {
+        "count": count,
+        "min": low,
+        "max": high,
+        "bad_count": bad_count,
+        "first_position": first,
+        "first_id": None if first is None else int(flat[first]),
+    }
+
+
+def has_zero_places(ids: Tensor) -> int | None:
+    """Return k when (N,) ids hold a token in every k-th place only, and zeros between them.
+
+    That is what 32-bit (k = 2) or 64-bit (k = 4) ids look like when read as 16-bit ones.
+    """
+    if ids.shape[0] < PATTERN_LENGTH_MIN:
+        return None
+    sample = ids[: ids.shape[0] // 8 * 8][: 8 * 4096].long().reshape(-1, 8)
+    for k in (8, 4, 2):  # the widest first: it looks like the narrower ones too
+        for place in (0, k - 1):  # little-endian and big-endian
+            kept = sample[:, place::k]
+            others_are_zero = bool((sample.sum(dim=1) == kept.sum(dim=1)).all())
+            if others_are_zero and kept.unique().shape[0] >= DISTINCT_MIN:
+                return k
+    return None
+
+
+def explains_wrap(true: Tensor, stored: Tensor) -> int | None:
+    """Return m when stored (N,) equals the true ids modulo m = 256 or 65,536, and differs."""
+    if true.shape != stored.shape or torch.equal(true, stored):
+        return None
+    return next((m for m in (256, 65_536) if torch.equal(true % m, stored % m)), None)
+
+
+# ---- what is judged --------------------------------------------------------------------------
+
+
+def _sources(probe: Probe) -> Iterator[tuple[str, Any, int | None]]:
+    """Yield (name, ids, the value they may hold besides)."""
+    pipeline = probe.pipeline
+    if pipeline.train_ids is not None:
+        yield "train_ids", pipeline.train_ids, None
+    if pipeline.val_ids is not None:
+        yield "val_ids", pipeline.val_ids, None
+    try:
+        batch = probe.raw_batch
+    except MissingPartError:
+        batch = None
+    if batch is not None:
+        yield "batch inputs", batch.inputs, None
+        yield "batch targets", batch.targets, pipeline.ignore_index
+    if pipeline.pad_id is not None and pipeline.pad_id != pipeline.ignore_index:
+        yield "pad_id", torch.tensor([pipeline.pad_id]), None
+    if pipeline.tokenizer is not None:
+        reader = TokenizerReader(pipeline.tokenizer)
+        if reader.special_ids:
+            yield "special ids", torch.tensor(list(reader.special_ids.values())), None
+        emitted = _emitted(reader, pipeline.train_text)
+        if emitted:
+            yield "ids from the tokenizer", torch.tensor(emitted), None
+
+
+def _emitted(reader: TokenizerReader, text: str | None) -> list[int]:
+    try:
+        return reader.encode((text or "")[:SAMPLE_LENGTH])
+    except Exception:  # any: a text that it cannot encode is for `roundtrip`
+        return []
+
+
+def _wrapped_against_text(probe: Probe) -> CheckResult | None:
+    """Compare train_ids with what the tokenizer makes of train_text, modulo 256 and 65,536."""
+    pipeline = probe.pipeline
+    if pipeline.tokenizer is None or not pipeline.train_text or pipeline.train_ids is None:
+        return None
+    true = torch.tensor(_emitted(TokenizerReader(pipeline.tokenizer), pipeline.train_text))
+    stored = torch.as_tensor(pipeline.train_ids[: len(true)]).cpu().long()
+    true = true[: len(stored)]
+    modulus = explains_wrap(true, stored)
+    if modulus is None:
+        return None
+    return _wrapped(true, stored, modulus)
+
+
+def _wrapped(true: Tensor, stored: Tensor, modulus: int) -> CheckResult:
+    position = int(torch.nonzero(true != stored)[0])
+    return _failure(
+        "wrapped",
+        say(
+            "train_ids are the ids of train_text modulo {modulus}: larger ids became other tokens",
+            modulus=modulus,
+        ),
+        measured=say(
+            "id {stored} at position {position}, where the tokenizer gives {true}",
+            stored=int(stored[position]),
+            position=position,
+            true=int(true[position]),
+        ),
+        expected=say("the same ids"),
+        where=say(
+            "{count} of the first {total} ids; first is position {position}",
+            count=int((true != stored).sum()),
+            total=len(true),
+            position=position,
+        ),
+        causes=(say("the ids were stored in {bits} bits", bits=8 if modulus == 256 else 16),),
+        next_step=say("store them in a type that holds V - 1, and encode the text again"),
+        numbers={"modulus": modulus, "first_position": position},
+    )
+
+
+# ---- verdicts --------------------------------------------------------------------------------
+
+
+def _out_of_range(ids: Tensor, vocab_size: int, numbers: dict[str, Any], name: str) -> CheckResult:
+    position, first = numbers["first_position"], numbers["first_id"]
+    word, causes = _read_bad_ids(ids.flatten(), vocab_size, numbers)
+    place = (
+        say("position {position}", position=position)
+        if ids.ndim == 1
+        else say(
+            "row {row}, position {column}",
+            row=position // ids.shape[1],
+            column=position % ids.shape[1],
+        )
+    )
+    return _failure(
+        word,
+        say(
+            "{name} hold the id {first} at {place}, outside 0 to {last}",
+            name=name,
+            first=first,
+            place=place,
+            last=vocab_size - 1,
+        ),
+        measured=say("ids from {low} to {high}", low=numbers["min"], high=numbers["max"]),
+        expected=say("0 to {last}, for a vocabulary of {V}", last=vocab_size - 1, V=vocab_size),
+        where=say(
+            "{bad} of {count} ids; first is {place}",
+            bad=numbers["bad_count"],
+            count=numbers["count"],
+            place=place,
+        ),
+        causes=causes,
+        next_step=say(
+            "compare the tokenizer's size with the rows of the embedding, and look at the text "
+            "around {place}",
+            place=place,
+        ),
+        numbers={**numbers, "name": name, "vocab_size": vocab_size},
+    )
+
+
+def _read_bad_ids(flat: Tensor, V: int, numbers: dict[str, Any]) -> tuple[str, tuple[Text, ...]]:
+    """Name the mistake that the bad ids fit; no cause where they fit none."""
+    low, high = numbers["min"], numbers["max"]
+    other_type = _read_as_other_type(flat[: 8 * 4096].long(), V)
+    if other_type is not None:
+        return "wrong_dtype", (other_type,)
+    if low < 0:
+        if high < 32_768 < V and -32_768 <= low and low + 65_536 < V:
+            return "negative", (say("ids above 32,767 were stored as signed 16-bit numbers"),)
+        return "negative", _NEGATIVE.get(low, ())
+    if high == V:
+        return "equals_vocab_size", (
+            say("ids count from 1 to V instead of from 0 to V - 1"),
+            say("a special token was added, and the embedding was not made larger"),
+        )
+    return "too_large", ()
+
+
+_NEGATIVE = {
+    -1: (say("-1 marks an unknown or a padded place"),),
+    -100: (say("-100 marks places without a label; it belongs into targets only"),),
+}
+
+
+def _read_as_other_type(sample: Tensor, V: int) -> Text | None:
+    """Read out-of-range ids as what they may have been before a wrong type was declared."""
+    if sample.shape[0] < PATTERN_LENGTH_MIN:
+        return None
+    low, high = int(sample.min()), int(sample.max())
+    if low < 0:
+        return None
+    for bits, kind in ((16, "16-bit"), (8, "8-bit")):
+        if V <= 2**bits and 2**bits <= high:
+            pieces = [sample >> shift & 2**bits - 1 for shift in range(0, 64, bits)]
+            if all(bool((piece < V).all()) for piece in pieces):
+                return say("several {kind} ids were read as one wider number", kind=kind)
+    if high < 65_536 and V < 65_536:
+        swapped = (sample & 255) << 8 | sample >> 8
+        if bool((swapped < V).all()):
+            return say("the two bytes of each id are swapped (big-endian against little-endian)")
+    if high < 2**31:
+        as_float = sample.to(torch.int32).view(torch.float32)
+        if bool(((as_float == as_float.round()) & (as_float >= 0) & (as_float < V)).all()):
+            return say("the ids were stored as 32-bit floats and read as whole numbers")
+    return None
+
+
+def _traces(flat: Tensor, V: int, numbers: dict[str, Any], name: str) -> CheckResult | None:
+    """Look for mistakes that leave every id in range."""
+    numbers["name"] = name
+    k = has_zero_places(flat)
+    if k is not None:
+        return _failure(
+            "wrong_dtype",
+            say(
+                "{name} hold a token in every {k}-th place only, and zeros between", name=name, k=k
+            ),
+            measured=say(
+                "{share} of the ids are 0", share=float((flat[:4096].long() == 0).float().mean())
+            ),
+            expected=say("a token in every place"),
+            causes=(
+                say("the ids were stored in {k} times as many bytes as they are read with", k=k),
+            ),
+            next_step=say("read the file with the type that it was written with"),
+            numbers=numbers,
+        )
+    if numbers["count"] >= PATTERN_LENGTH_MIN and numbers["min"] == numbers["max"] and V > 1:
+        return _warning(
+            "constant",
+            say(
+                "all {count} {name} are {id}", count=numbers["count"], name=name, id=numbers["min"]
+            ),
+            numbers,
+            say("the ids were never filled in, or all of the text is unknown to the tokenizer"),
+        )
+    if V >= WRAP_VOCAB_MIN and numbers["max"] == 255:
+        distinct = int(flat[:PIECE_LENGTH].long().unique().shape[0])
+        if distinct >= WRAP_DISTINCT_MIN:
+            return _warning(
+                "wrapped",
+                say("{name} fill 0 to 255 and stop there, in a vocabulary of {V}", name=name, V=V),
+                {**numbers, "distinct": distinct},
+                say("the ids were stored in 8 bits, and larger ones wrapped round"),
+            )
+    return None
+
+
+def _with_origin(result: CheckResult, probe: Probe, limit: int) -> CheckResult:
+    """Say that the embedding is what limits the ids, where it has fewer rows than V."""
+    if limit >= probe.vocab_size:
+        return result
+    cause = say(
+        "the embedding has {rows} rows for a vocabulary of {V}", rows=limit, V=probe.vocab_size
+    )
+    return dataclasses.replace(result, causes=(cause, *result.causes))
+
+
+def _not_integer(ids: Tensor, name: str) -> CheckResult:
+    flat = ids.flatten()[:PIECE_LENGTH]
+    broken = torch.nonzero(~(flat == flat.round())) if ids.is_floating_point() else []
+    return _failure(
+        "not_integer",
+        say(
+            "{name} are {dtype}, not whole numbers",
+            name=name,
+            dtype=str(ids.dtype).removeprefix("torch."),
+        ),
+        measured=say("{dtype}, first value {first}", dtype=str(ids.dtype), first=flat[0].item()),
+        expected=say("int64"),
+        where=say("{count} values are no whole numbers", count=len(broken)) if len(broken) else "",
+        causes=(say("the ids passed through a division, a mean or a float array"),)
+        if len(broken)
+        else (),
+        next_step=say("ids.long(), where they are read"),
+        numbers={"dtype": str(ids.dtype), "fractions": len(broken)},
+    )
+
+
+def _small_type(ids: Tensor, vocab_size: int, name: str) -> CheckResult:
+    largest = torch.iinfo(ids.dtype).max
+    return _failure(
+        "dtype_too_small",
+        say(
+            "{name} are {dtype}, which holds nothing above {largest}, for a vocabulary of {V}",
+            name=name,
+            dtype=str(ids.dtype).removeprefix("torch."),
+            largest=largest,
+            V=vocab_size,
+        ),
+        measured=say("{dtype}", dtype=str(ids.dtype)),
+        expected=say("a type that holds {last}", last=vocab_size - 1),
+        causes=(say("ids above {largest} wrapped round when they were stored", largest=largest),),
+        next_step=say("encode the text again, and store the ids in a type that holds V - 1"),
+        numbers={"dtype": str(ids.dtype), "vocab_size": vocab_size},
+    )
+
+
+def _warning(word: str, claim: Text, numbers: dict[str, Any], cause: Text) -> CheckResult:
+    return CheckResult(
+        check="range",
+        status=Status.WARN,
+        reason=f"range.{word}",
+        claim=claim,
+        measured=say("{low} to {high}", low=numbers["min"], high=numbers["max"]),
+        causes=(cause,),
+        next_step=say("decode the first 200 ids, and read them"),
+        numbers=numbers,
+    )
+
+
+def _failure(word: str, claim: Text, **fields: Any) -> CheckResult:
+    return CheckResult(
+        check="range", status=Status.FAIL, reason=f"range.{word}", claim=claim, **fields
+    )

@@ -1,0 +1,81 @@
+"""Exit codes, and one line instead of a traceback."""
+
+import errno
+import subprocess
+import sys
+
+import pytest
+
+from minigpt._cli import CommandError, describe_error, run_command
+
+
+@pytest.mark.parametrize(("value", "code"), [(None, 0), (0, 0), (1, 1)])
+def test_result_is_the_exit_code(value: int | None, code: int) -> None:
+    """What the command returns is the code; nothing means 0."""
+    assert run_command(lambda: value) == code
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (CommandError("no text\nat x; give one"), 2, "error: no text at x; give one"),
+        (
+            OSError(errno.ENOSPC, "No space left on device", "a.npy"),
+            2,
+            "error: No space left on device: a.npy; free some space or choose another folder",
+        ),
+        (FileNotFoundError("no ids at x; create it"), 2, "error: no ids at x; create it"),
+        (KeyboardInterrupt(), 130, "error: interrupted"),
+    ],
+)
+def test_expected_trouble_is_one_line(
+    error: BaseException, code: int, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Input, machine and Ctrl-C give their code and exactly one line on standard error."""
+
+    def main() -> int:
+        raise error
+
+    assert run_command(main) == code
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", line + "\n")
+
+
+def test_own_fault_keeps_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    """A fault of the program is code 3 and says where it happened."""
+
+    def main() -> int:
+        raise ZeroDivisionError("the fault")
+
+    assert run_command(main) == 3
+    error = capsys.readouterr().err
+    assert "ZeroDivisionError: the fault" in error
+    assert error.splitlines()[-1].startswith("error: this is a fault of the program")
+
+
+def test_argparse_exit_passes_through() -> None:
+    """`--help` and usage errors end as argparse wants."""
+    with pytest.raises(SystemExit, match="2"):
+        run_command(lambda: sys.exit(2))
+
+
+def test_closed_pipe_is_no_error() -> None:
+    """A reader that has seen enough (`| head`) leaves no message behind."""
+    code = (
+        "from minigpt._cli import run_command\n"
+        "raise SystemExit(run_command(lambda: print('line\\n' * 100_000)))"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
+
+
+def test_error_without_words_gives_its_name() -> None:
+    """Even an empty error says something."""
+    assert describe_error(CommandError()) == "CommandError"

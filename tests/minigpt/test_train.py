@@ -1,0 +1,335 @@
+"""The command: what a person reads, exit codes, resuming, and bad input in one line."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from minigpt import _generate_command, prepare, train, trainer
+from minigpt._cli import run_command
+from minigpt.checkpoint import load_checkpoint
+from minigpt.evaluate import evaluate
+from minigpt.tokenizer import CharTokenizer
+
+TEXT = "the quick brown fox jumps over the lazy dog, and the dog sleeps on.\n" * 60
+SMALL = ["--block-size=8", "--embedding-dim=16", "--num-heads=2", "--num-layers=1"]
+SHORT = ["--max-steps=20", "--evaluate-every=6", "--log-every=4", "--batch-size=4"]
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tokenizer and encoded ids of one short text."""
+    folder = tmp_path_factory.mktemp("prepared")
+    (folder / "text.txt").write_text(TEXT)
+    prepare.main(["--text", str(folder / "text.txt"), "--out-dir", str(folder)])
+    return folder
+
+
+@pytest.fixture
+def place(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder of a user who has just prepared a text."""
+    shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run_train(*flags: str) -> int:
+    """Run the command in this process, as `python -m minigpt.train` would."""
+    return run_command(lambda: train.main([*SMALL, *SHORT, *flags]))
+
+
+def run_generate(*flags: str) -> int:
+    """Run `python -m minigpt.generate` in this process."""
+    return run_command(lambda: _generate_command.main(flags))
+
+
+def error_line(capsys: pytest.CaptureFixture[str]) -> str:
+    """Return what stderr holds, which must be exactly one line."""
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("error: ")
+    return lines[0]
+
+
+def weights(path: Path) -> list[torch.Tensor]:
+    """Return the weights in a checkpoint."""
+    return list(load_checkpoint(path).model.state_dict().values())
+
+
+class TestRun:
+    def test_says_what_it_does(self, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """Sizes, baseline beside initial loss, evaluations, best, gap and clipping are printed."""
+        assert run_train() == 0
+        out = capsys.readouterr().out
+        V = CharTokenizer.from_file("tokenizer/char_tokenizer.json").vocab_size
+        assert f"vocabulary {V}" in out
+        assert "model       block 8, dim 16, 2 heads, 1 layers" in out
+        assert "step        4 x 8 = 32 tokens; 20 steps" in out
+        assert f"a blind guess has ln {V} =" in out
+        assert "[OK]" in out
+        assert [int(line.split()[1]) for line in out.splitlines() if line.startswith("step  ")][
+            1:
+        ] == [6, 12, 18, 20]
+        for word in ("finished    at step 20", "best        step", "gap         validation -"):
+            assert word in out
+        assert "clipping    " in out
+        assert all(len(line) <= 88 for line in out.splitlines())
+
+    def test_the_best_loss_printed_is_the_one_of_the_file(
+        self, place: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """The whole-split loss of the last lines is what the best file gives when measured."""
+        run_train("--checkpoints=elsewhere")
+        out = capsys.readouterr().out
+        printed = float(out.partition("whole       validation loss ")[2].split()[0])
+        model = load_checkpoint("elsewhere/mini_gpt_best.safetensors").model
+        ids = torch.tensor(read_validation_ids(place))
+        assert printed == pytest.approx(evaluate(model, ids), abs=1e-4)
+
+    def test_the_same_seed_gives_the_same_weights(self, place: Path) -> None:
+        """Two runs agree bit for bit, with dropout; another seed does not."""
+        for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
+            run_train(f"--checkpoints={name}", f"--seed={seed}", "--dropout=0.2")
+        a, b, c = (weights(place / name / "mini_gpt_last.safetensors") for name in "abc")
+        assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+        assert not all(torch.equal(x, y) for x, y in zip(a, c, strict=True))
+
+    def test_presets_give_way_to_flags(self, place: Path) -> None:
+        """A size given as a flag stands; the others come from the preset."""
+        flags = ["--preset=cpu", "--max-steps=1", "--embedding-dim=16"]
+        assert run_command(lambda: train.main(flags)) == 0
+        checkpoint = load_checkpoint("checkpoints/mini_gpt_last.safetensors")
+        config = checkpoint.config
+        assert (config.block_size, config.num_layers, config.embedding_dim) == (64, 4, 16)
+        assert checkpoint.trainer_state is not None
+        assert checkpoint.trainer_state["settings"]["batch_size"] == 12
+
+
+class TestResume:
+    def test_in_two_parts_gives_the_same_weights(self, place: Path) -> None:
+        """Pause after 7, resume with nothing but --resume: the same bits as 20 in one go."""
+        assert run_train("--checkpoints=whole", "--dropout=0.1") == 0
+        assert run_train("--checkpoints=parts", "--dropout=0.1", "--stop-after=7") == 0
+        assert load_checkpoint("parts/mini_gpt_last.safetensors").step == 7
+        assert run_command(lambda: train.main(["--checkpoints=parts", "--resume"])) == 0
+        for name in ("mini_gpt_last.safetensors", "mini_gpt_best.safetensors"):
+            whole, parts = weights(place / "whole" / name), weights(place / "parts" / name)
+            assert all(torch.equal(x, y) for x, y in zip(whole, parts, strict=True))
+
+    def test_ctrl_c_saves_and_exits_130(
+        self, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """A signal during update 5 lets it end, saves step 5 and says how to go on."""
+        import os
+        import signal
+
+        update = trainer.Trainer.update
+
+        def interrupted_update(self: trainer.Trainer) -> trainer.StepReport:
+            if self.state.step == 4:
+                os.kill(os.getpid(), signal.SIGINT)
+            return update(self)
+
+        monkeypatch.setattr(trainer.Trainer, "update", interrupted_update)
+        assert run_train() == 130
+        assert "go on with --resume" in capsys.readouterr().out
+        assert load_checkpoint("checkpoints/mini_gpt_last.safetensors").step == 5
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+    def test_another_setting_is_refused(
+        self, place: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """A flag that contradicts the checkpoint ends the command; an equal one does not."""
+        run_train("--stop-after=7")
+        capsys.readouterr()
+        assert run_train("--resume", "--max-steps=30") == 2
+        assert "--max-steps 20, got 30" in error_line(capsys)
+        assert run_train("--resume", "--max-steps=20") == 0
+
+    def test_another_corpus_is_refused(
+        self, place: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """The same characters in another order are another corpus."""
+        run_train("--stop-after=7")
+        Path("text.txt").write_text(TEXT[::-1])
+        prepare.main(["--text", "text.txt"])
+        capsys.readouterr()
+        assert run_train("--resume") == 2
+        assert "was trained on corpus" in error_line(capsys)
+
+    def test_nothing_to_resume(self, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """Without a checkpoint --resume says so and what to do."""
+        assert run_train("--resume") == 2
+        assert "nothing to resume at checkpoints" in error_line(capsys)
+
+
+class TestBadInput:
+    def test_nan_exits_1_and_names_the_last_good_checkpoint(
+        self, place: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """At a rate of 1e30 the weights explode in one step; nothing of that is saved."""
+        assert run_train("--stop-after=3") == 0
+        before = weights(place / "checkpoints" / "mini_gpt_last.safetensors")
+        capsys.readouterr()
+        assert run_train("--learning-rate=1e30", "--warmup-steps=0") == 1
+        assert "Last finite step: " in error_line(capsys)
+        after = weights(place / "checkpoints" / "mini_gpt_last.safetensors")
+        assert all(torch.equal(x, y) for x, y in zip(before, after, strict=True))
+
+    @pytest.mark.parametrize(
+        ("flags", "message"),
+        [
+            (["--block-size=9999"], "a block of 9999 needs 10000 train ids or more, got"),
+            (["--num-heads=3"], "embedding_dim must be a multiple of num_heads, got 16 and 3"),
+            (["--learning-rate=-1"], "learning_rate must be > 0, got -1.0"),
+            (["--warmup-steps=21"], "warmup_steps must be in 0..max_steps = 20, got 21"),
+            (["--dtype=float8"], "dtype must be float32 or bfloat16, got float8"),
+            (["--device=nonsense"], "--device nonsense cannot be used"),
+            (["--threads=0"], "--threads must be >= 1, got 0"),
+            (["--data=nowhere"], "python -m minigpt.prepare"),
+            (["--tokenizer=nowhere.json"], "no tokenizer file at nowhere.json"),
+            (["--checkpoints=text.txt/x"], "cannot write text.txt/x/mini_gpt_log.jsonl"),
+        ],
+    )
+    def test_one_line_and_exit_2(
+        self, place: Path, capsys: pytest.CaptureFixture[str], flags: Sequence[str], message: str
+    ) -> None:
+        """Each kind of bad input is one line that says what was wanted and what came."""
+        assert run_train(*flags) == 2
+        assert message in error_line(capsys)
+
+    def test_a_tokenizer_of_another_text(
+        self, place: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Equal size is not enough: ids and tokenizer must have been made together."""
+        path = Path("tokenizer/char_tokenizer.json")
+        chars = CharTokenizer.from_file(path).chars
+        CharTokenizer(chars[::-1]).save(path)
+        assert run_train() == 2
+        line = error_line(capsys)
+        assert "were made with tokenizer" in line
+        assert "python -m minigpt.prepare" in line
+
+    def test_a_truncated_ids_file(self, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """Half a file is refused by its name."""
+        path = Path("data/encoded/train_ids.npy")
+        path.write_bytes(path.read_bytes()[:1000])
+        assert run_train() == 2
+        assert "train_ids.npy" in error_line(capsys)
+
+    def test_a_full_disk_in_the_middle(
+        self, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """The run ends with exit 2 and the checkpoint of step 6, whole."""
+        save, calls = trainer.save_checkpoint, []
+
+        def save_or_fail(path: Path, *args: object, **kwargs: object) -> None:
+            calls.append(path)
+            if len(calls) > 2:
+                raise OSError(28, "No space left on device")
+            save(path, *args, **kwargs)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(trainer, "save_checkpoint", save_or_fail)
+        assert run_train() == 2
+        line = error_line(capsys)
+        assert "No space left on device" in line
+        assert "(step 6)" in line
+        assert load_checkpoint("checkpoints/mini_gpt_last.safetensors").step == 6
+
+
+class TestGenerate:
+    @pytest.fixture(autouse=True)
+    def trained(self, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """A checkpoint in its usual place."""
+        run_train()
+        capsys.readouterr()
+
+    def test_text_to_stdout_settings_to_stderr(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """The prompt leads 30 new characters; the preset's numbers and the measures are shown."""
+        assert run_generate("--prompt", "the dog", "--max-new-tokens=30") == 0
+        out, err = capsys.readouterr()
+        assert out.startswith("the dog")
+        assert len(out) == len("the dog") + 30 + 1
+        assert "temperature 0.8, top-k 20, top-p 0.9, repetition penalty 1.05, seed 42" in err
+        assert "tokens/s" in err
+        assert "8-character runs repeat" in err
+
+    def test_a_seed_decides(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """The same seed twice gives the same text, another one another."""
+        texts = []
+        for seed in ("1", "1", "2"):
+            run_generate(f"--seed={seed}", "--max-new-tokens=60", "--temperature=2")
+            texts.append(capsys.readouterr().out)
+        assert texts[0] == texts[1] != texts[2]
+
+    def test_flags_change_the_preset(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """The strict preset with another top-k keeps its other numbers."""
+        run_generate("--preset=strict", "--top-k=3", "--max-new-tokens=1")
+        assert "temperature 0.6, top-k 3, top-p 0.9, repetition penalty 1," in (
+            capsys.readouterr().err
+        )
+
+    def test_compare_prompts(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """A prompt against itself changes nothing: 0 nats, 0 places, and it says ignored."""
+        assert run_generate("--compare-prompts", "dog", "dog") == 0
+        out = capsys.readouterr().out
+        assert "0.000 nats at the first token, mean 0.000 over 4" in out
+        assert "differs at 0 of 4 places" in out
+        assert "the prompt is ignored" in out
+        run_generate("--compare-prompts", "z", "the quick brown fox")
+        assert "the prompt is used" in capsys.readouterr().out
+
+    @pytest.mark.parametrize(
+        ("flags", "message"),
+        [
+            (["--prompt", "caf\u00e9"], "the prompt holds an unknown character"),
+            (["--prompt", ""], "--prompt must hold at least one character"),
+            (["--checkpoint", "none.safetensors"], "no checkpoint at none.safetensors"),
+            (["--checkpoint", "text.txt"], "must end in .safetensors or .pt"),
+            (["--top-k=999"], "top_k must be in 1.."),
+            (["--temperature=-1"], "temperature must be a finite number >= 0, got -1.0"),
+            (["--max-new-tokens=-1"], "--max-new-tokens must be >= 0, got -1"),
+            (["--device=nonsense"], "nonsense"),
+        ],
+    )
+    def test_bad_input(
+        self, capsys: pytest.CaptureFixture[str], flags: Sequence[str], message: str
+    ) -> None:
+        """One line and exit 2, whatever is wrong."""
+        assert run_generate(*flags) == 2
+        assert message in error_line(capsys)
+
+    def test_a_damaged_checkpoint(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """One flipped bit is noticed."""
+        path = Path("checkpoints/mini_gpt_best.safetensors")
+        content = bytearray(path.read_bytes())
+        content[-100] ^= 1
+        path.write_bytes(content)
+        assert run_generate() == 2
+        assert "mini_gpt_best.safetensors" in error_line(capsys)
+
+
+def read_validation_ids(place: Path) -> list[int]:
+    """Return the validation ids from the text itself, not through the file."""
+    tokenizer = CharTokenizer.from_file(place / "tokenizer" / "char_tokenizer.json")
+    counts = json.loads((place / "data" / "encoded" / "meta.json").read_text())["counts"]
+    start = counts["train"]
+    return tokenizer.encode(TEXT[start : start + counts["val"]])
+
+
+@pytest.mark.parametrize("command", ["train", "generate"])
+def test_help_does_not_wait_for_torch(command: str) -> None:
+    """Help is printed without importing torch."""
+    program = (
+        "import runpy, sys; sys.argv = ['x', '--help']\n"
+        f"try: runpy.run_module('minigpt.{command}', run_name='__main__')\n"
+        "except SystemExit as end: code = end.code\n"
+        "print(code, 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "0 False", done.stderr
