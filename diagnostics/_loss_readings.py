@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -68,7 +68,9 @@ class Case:
         return max(TOLERANCE, self.noise) * (scale + size)
 
     def fits(self, value: float) -> bool:
-        """Whether a value is the reported one; NaN is not."""
+        """Whether a value is the reported one; NaN fits NaN only."""
+        if math.isnan(self.reported) or math.isinf(self.reported):
+            return str(value) == str(self.reported)
         return abs(value - self.reported) <= self.tolerance
 
 
@@ -116,7 +118,7 @@ def _candidates(cases: Sequence[Case]) -> Iterator[Reading]:
             yield Reading(reason)
     for token in _ids_left_out(cases):
         yield Reading("ignores_real_token", token)
-    for reason, feature in _ADDED.items():
+    for reason, feature in _ADDED:
         yield from _solve_linear(cases, reason, feature)
     yield from _solve_scaled(cases)
     yield from _solve_clamped(cases)
@@ -276,7 +278,7 @@ def _ignored_as_class(cases: Sequence[Case]) -> Iterator[tuple[str, Formula]]:
     """Ignored targets scored as some real class: id 0, or what a negative index points at."""
     width = cases[0].logits.shape[-1]
     for token in dict.fromkeys((0, cases[0].ignore_index % width, width - 1)):
-        yield ("ignored_counted", lambda case, token=token: _with_ignored_as(case, token))
+        yield ("ignored_counted", partial(_with_ignored_as, token=token))
 
 
 def _with_ignored_as(case: Case, token: int) -> float:
@@ -313,11 +315,12 @@ def _entropy(case: Case) -> float:
     return float(-(log_p.exp() * log_p).sum(-1).mean())
 
 
-_ADDED: dict[str, Formula] = {
-    "label_smoothing": _smooth_part,
-    "z_loss": lambda case: float(case.scored[0].logsumexp(-1).square().mean()),
-    "entropy_term": _entropy,
-}
+_ADDED: list[tuple[str, Formula]] = [
+    ("label_smoothing", _smooth_part),
+    ("z_loss", lambda case: float(case.scored[0].logsumexp(-1).square().mean())),
+    ("z_loss", lambda case: float(case.logits.logsumexp(-1).square().mean())),
+    ("entropy_term", _entropy),
+]
 
 
 def _solve_linear(cases: Sequence[Case], reason: str, feature: Formula) -> Iterator[Reading]:
@@ -375,7 +378,11 @@ _CURVES: list[tuple[str, Callable[[Case, float], float], float, float]] = [
 
 
 def _solve_curve(
-    cases: Sequence[Case], reason: str, family: Callable[[Case, float], float], low: float, high: float
+    cases: Sequence[Case],
+    reason: str,
+    family: Callable[[Case, float], float],
+    low: float,
+    high: float,
 ) -> Iterator[Reading]:
     """Find every crossing of the curve with the reported number on one case; prove it on all."""
     solved = max(cases, key=lambda case: abs(case.reported - case.reference))
@@ -386,7 +393,7 @@ def _solve_curve(
         if not gap_a * gap_b <= 0 or gap_a == gap_b:
             continue
         root = _bisect(lambda x: family(solved, x) - solved.reported, a, b, gap_a)
-        if _fits_all(cases, lambda case, root=root: family(case, root)):
+        if all(case.fits(family(case, root)) for case in cases):
             yield Reading(reason, math.exp(root) if reason == "temperature" else root)
 
 

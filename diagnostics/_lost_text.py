@@ -136,7 +136,7 @@ _TRANSFORMS: tuple[tuple[str, str, str, Callable[[str], str]], ...] = (
             "normalised",
             f"accented characters come back in another form ({form})",
             f"Unicode {form} {_NORMAL}",
-            lambda text, form=form: unicodedata.normalize(form, text),  # type: ignore[misc]
+            lambda text, form=form: unicodedata.normalize(form, text),
         )
         for form in ("NFC", "NFD", "NFKC", "NFKD")
     ),

@@ -21,7 +21,13 @@ import torch
 from torch import Tensor, nn
 
 from diagnostics._adapter import Adapter
-from diagnostics._guard import EntryState, borrowed, kept_random_states, seed_everything
+from diagnostics._guard import (
+    EntryState,
+    borrowed,
+    kept_random_states,
+    same_bytes,
+    seed_everything,
+)
 from diagnostics._pipeline import Pipeline
 
 JITTER_STD = 0.02  # as large as GPT-2's initial weights: zero-initialised heads become visible
@@ -292,6 +298,12 @@ class Probe:
             self._shake(twin, 10 * JITTER_STD, 1.0)
             moved = not _same(self._raw_call(twin, tokens), before)
             kept = _same(self._raw_call(original, tokens), before)
+        except Exception as error:  # any: the model itself may raise; `shapes` says where
+            self.notes.append(
+                f"the model raised {type(error).__name__} on (2, {tokens.shape[1]}) ids, so no copy "
+                f"could be proved independent; the original was used with its storage cloned"
+            )
+            return False
         finally:
             for module, training in was_training:
                 module.training = training
@@ -383,12 +395,9 @@ def _embedding_rows(model: nn.Module, *, named_only: bool = False) -> int | None
     """Rows of the first embedding whose name speaks of tokens, else of the largest one."""
     tables = {n: m for n, m in model.named_modules() if isinstance(m, nn.Embedding)}
     named = [m for n, m in tables.items() if any(word in n for word in ("tok", "wte", "word"))]
-    chosen = (
-        named
-        if named_only
-        else named or sorted(tables.values(), key=lambda table: -table.num_embeddings)
-    )
-    return chosen[0].num_embeddings if chosen else None
+    if not named and not named_only:
+        named = sorted(tables.values(), key=lambda table: -table.num_embeddings)
+    return named[0].num_embeddings if named else None
 
 
 def _floating_tensors(raw: Any) -> list[Tensor]:
@@ -404,7 +413,7 @@ def _floating_tensors(raw: Any) -> list[Tensor]:
 
 
 def _same(a: list[Tensor], b: list[Tensor]) -> bool:
-    return len(a) == len(b) and all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+    return len(a) == len(b) and all(same_bytes(x, y) for x, y in zip(a, b, strict=True))
 
 
 def ln(vocab_size: int) -> float:

@@ -131,7 +131,7 @@ class TokenizerReader:
 
     def _entries_are_text(self, entries: list[str]) -> bool:
         try:
-            equal = [self.decode([index]) == entry for index, entry in enumerate(entries)]
+            equal = [bool(self.decode([index]) == entry) for index, entry in enumerate(entries)]
         except Exception:  # any: the user's decode
             return False
         return sum(equal) > len(equal) / 2

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import sys
 import sysconfig
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from diagnostics._guard import same_bytes
 
@@ -115,9 +118,7 @@ def tensors_in(value: Any) -> list[Tensor]:
         parts = list(value.values())
     elif isinstance(value, (tuple, list)):
         parts = list(value)
-    elif is_dataclass(value) and not isinstance(value, type):
-        parts = list(vars(value).values())
-    elif hasattr(value, "logits") or hasattr(value, "last_hidden_state"):
+    elif _is_output_object(value):
         parts = list(vars(value).values())
     else:
         return []
@@ -134,10 +135,12 @@ class DropoutWatch(TorchFunctionMode):
     """Note every dropout that is active, and silence all of them when asked.
 
     fired: (probability, place in the user's code) of each dropout call that drops something.
+    passive: places of dropout calls with a probability that were told training=False.
     """
 
     silence: bool = False
     fired: list[tuple[float, str]] = field(default_factory=list)
+    passive: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -147,8 +150,10 @@ class DropoutWatch(TorchFunctionMode):
     ) -> Any:
         """Intercept torch's dropout functions; everything else runs as it is."""
         kwargs = dict(kwargs or {})
-        p = _active_probability(func, args, kwargs)
-        if p > 0:
+        p, training = _dropout_arguments(func, args, kwargs)
+        if p > 0 and not training:
+            self.passive.append(user_place())
+        elif p > 0:
             self.fired.append((p, user_place()))
             if self.silence:
                 if func in _DROPOUT_CALLS:
@@ -206,18 +211,25 @@ def unregistered_modules(module: nn.Module) -> list[tuple[str, nn.Module]]:
 
 def user_place() -> str:
     """Return file:line of the innermost frame that is neither torch's, Python's nor ours."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         path = Path(frame.f_code.co_filename)
         ours = any(folder in path.parents for folder in _LIBRARIES)
         if not ours and not frame.f_code.co_filename.startswith("<"):
             return f"{path.name}:{frame.f_lineno} in {frame.f_code.co_name}"
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return ""
 
 
-def _active_probability(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
-    """Return the probability with which a call of torch drops something, 0 when it drops nothing."""
+def _is_output_object(value: Any) -> bool:
+    named = any(hasattr(value, name) for name in ("logits", "last_hidden_state"))
+    return (named or is_dataclass(value)) and not isinstance(value, type)
+
+
+def _dropout_arguments(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[float, bool]:
+    """Return (probability, training flag) of a call of torch; (0, False) where it is no dropout."""
     if func in _DROPOUT_CALLS:
         training = kwargs.get("training", kwargs.get("train", args[2] if len(args) > 2 else True))
         p = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
@@ -227,8 +239,8 @@ def _active_probability(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
         training = kwargs.get("training", args[13] if len(args) > 13 else True)
         p = kwargs.get("dropout_p", args[10] if len(args) > 10 else 0.0)
     else:
-        return 0.0
-    return float(p) if training else 0.0
+        return 0.0, False
+    return float(p), bool(training)
 
 
 def _without_dropout(
@@ -250,3 +262,46 @@ def _is_dropout_probability(holder: object, name: str, value: object) -> bool:
 
 def _all_same(a: tuple[Tensor, ...], b: tuple[Tensor, ...]) -> bool:
     return len(a) == len(b) and all(same_bytes(x, y) for x, y in zip(a, b, strict=True))
+
+
+class MixedDevicesError(RuntimeError):
+    """An operation got tensors of two devices. `place` is the user's line."""
+
+    def __init__(self, message: str, place: str) -> None:
+        super().__init__(message)
+        self.place = place
+
+
+class DeviceWatch(TorchDispatchMode):
+    """Raise MixedDevicesError where an operation mixes tensors on `meta` with others.
+
+    meta itself lets some pairs pass that a GPU refuses, an embedding read by CPU ids for one.
+    """
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Look at the arguments of one operation; copies and index tensors may cross devices."""
+        crossing = ("copy", "index.Tensor", "index_put", "_to_copy")
+        if not any(word in str(func) for word in crossing):
+            # a tensor without dimensions counts as a number, which every device takes
+            tensors = [t for t in tensors_in((args, kwargs or {})) if t.ndim > 0]
+            devices = {t.device.type for t in tensors}
+            if "meta" in devices and len(devices) > 1:
+                other = next(t for t in tensors if t.device.type != "meta")
+                raise MixedDevicesError(
+                    f"{func} got a tensor of shape {tuple(other.shape)} on {other.device.type} "
+                    f"beside one on the model's device",
+                    user_place(),
+                )
+        return func(*args, **(kwargs or {}))
+
+
+def user_frame(error: BaseException) -> str | None:
+    """Return the last frame of a traceback that is the user's: file:line in function: code."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        ours = any(folder in path.parents for folder in _LIBRARIES)
+        if not ours and not frame.filename.startswith("<") and "site-packages" not in path.parts:
+            return f"{path.name}:{frame.lineno} in {frame.name}: {(frame.line or '').strip()}"
+    return None

@@ -73,7 +73,7 @@ def check_files(paths: Path_ | Iterable[Path_], *, text: str | None = None) -> C
         claim=say(
             "{count} file(s) are there and whole: {sizes}",
             count=len(files),
-            sizes=", ".join(f"{path} {size:,} bytes" for path, size in sizes.items()),
+            sizes=", ".join(f"{Path(path).name} {size:,} bytes" for path, size in sizes.items()),
         ),
         numbers={"bytes": sizes},
     )

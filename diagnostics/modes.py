@@ -93,8 +93,10 @@ def _check(probe: Probe, tokens: Tensor | None) -> CheckResult:
                 result = ask(trial, model)
                 if result is not None and result.status is not Status.WARN:
                     return result
-                warning = warning or result
-    return warning or _result(
+                warning = result if warning is None else warning
+    if warning is not None:
+        return warning
+    return _result(
         Status.PASS,
         "ok",
         say(
@@ -135,7 +137,7 @@ class _Trial:
         with self.probe.seeded(seed):
             logits = self.probe.logits(model, self.tokens)
             numpy_state = np.random.get_state()
-            plain = repr((random.getstate(), numpy_state[1].tobytes(), numpy_state[2]))  # type: ignore[index,union-attr]
+            plain = repr((random.getstate(), numpy_state[1].tobytes(), numpy_state[2]))  # type: ignore[index]
             return logits, torch.get_rng_state().numpy().tobytes(), plain.encode()
 
     def differ(self, a: Tensor, b: Tensor) -> bool:
@@ -194,8 +196,9 @@ def _ask_eval(trial: _Trial, model: nn.Module) -> CheckResult | None:
         )
     before = _tensors_of(model)
     first, torch_a, plain_a = trial.random_state_after(model, "a")
-    with DropoutWatch() as watch:
-        second = trial.logits(model, "a")
+    with trial.probe.seeded("between"):  # what is kept from a call shows only after another one
+        trial.probe.logits(model, trial.tokens.flip(1))
+    second = trial.logits(model, "a")
     other, torch_b, plain_b = trial.random_state_after(model, "b")
     changed = [path for path, tensor, saved in before if not same_bytes(tensor, saved)]
     switched = [path for path, module in model.named_modules() if module.training]
@@ -204,8 +207,7 @@ def _ask_eval(trial: _Trial, model: nn.Module) -> CheckResult | None:
     if not _repeats(trial, first, second):
         return _stateful(trial, model, relative_distance(first, second))
     if not _repeats(trial, first, other):
-        places = [place for _, place in watch.fired]
-        return _eval_random(trial, model, relative_distance(first, other), places)
+        return _eval_random(trial, model, relative_distance(first, other))
     if switched:
         return _forward_switches(switched[0], "eval", len(switched))
     return _changed_tensors(model, changed, "eval")
@@ -221,7 +223,7 @@ def _ask_targets(trial: _Trial, model: nn.Module) -> CheckResult | None:
     with torch.no_grad():
         pairs = []
         for name in ("targets", "other targets"):
-            targets = probe.tokens(*tokens.shape, name)
+            targets = probe.tokens(tokens.shape[0], tokens.shape[1], name)
             with probe.seeded("modes"):
                 pairs.append(adapter.call(model, tokens, targets).logits)
         without = trial.logits(model)
@@ -280,15 +282,15 @@ def _ask_train(trial: _Trial, model: nn.Module) -> CheckResult | None:
     evaluated = trial.logits(model)
     before = _tensors_of(model)
     model.train()
-    modes = [module.training for module in model.modules()]
+    modes = {path: module.training for path, module in model.named_modules()}
     with dropout_off(model):
         trained, torch_a, plain_a = trial.random_state_after(model, "a")
         other, torch_b, plain_b = trial.random_state_after(model, "b")
     if torch_a == torch_b or plain_a == plain_b:
         return _resets_random_state("train")
-    if modes != [module.training for module in model.modules()]:
-        path = next(p for p, m in model.named_modules() if not m.training) or "the model"
-        return _forward_switches(path, "train", 1)
+    switched = [path for path, m in model.named_modules() if m.training != modes[path]]
+    if switched:
+        return _forward_switches(switched[0], "train", len(switched))
     changed = [path for path, tensor, saved in before if not same_bytes(tensor, saved)]
     tampered = _changed_tensors(model, changed, "train")
     if tampered is not None and tampered.failed:
@@ -296,11 +298,26 @@ def _ask_train(trial: _Trial, model: nn.Module) -> CheckResult | None:
     _put_back(before)
     model.eval()
     if trial.differ(evaluated, trial.logits(model)):
-        return _stale_graph(trial, relative_distance(evaluated, trial.logits(model)))
+        distance = relative_distance(evaluated, trial.logits(model))
+        return _mode_remembered("logits moved by {d} of their size", d=distance)
     trial.train_difference = relative_distance(evaluated, trained)
     if not trial.differ(evaluated, trained):
         return tampered
     return _explain_train(trial, model, evaluated, trained, other)
+
+
+def _ask_order(trial: _Trial, model: nn.Module) -> CheckResult | None:
+    """Is eval mode still repeatable when the first call of all was in train mode?"""
+    model.train()
+    trial.logits(model, "a")
+    model.eval()
+    first, other = trial.logits(model, "a"), trial.logits(model, "b")
+    if _repeats(trial, first, other):
+        return None
+    return _mode_remembered(
+        "after a first call in train mode, eval logits move by {d} of their size at each call",
+        d=relative_distance(first, other),
+    )
 
 
 def _ask_dropout(trial: _Trial, model: nn.Module) -> CheckResult | None:
@@ -312,9 +329,9 @@ def _ask_dropout(trial: _Trial, model: nn.Module) -> CheckResult | None:
     other = trial.logits(model, "b")
     with dropout_off(model):
         silent = trial.logits(model, "a")
-    model.eval()
     trial.fired = tuple(place for _, place in watch.fired)
     if torch.equal(first, other) and not torch.equal(first, silent):
+        model.eval()
         return _result(
             Status.FAIL,
             "same_mask",
@@ -324,6 +341,11 @@ def _ask_dropout(trial: _Trial, model: nn.Module) -> CheckResult | None:
             causes=(say("the mask is drawn from a generator that is seeded at each call"),),
             next_step=say("draw the mask from torch's global generator, or seed only once"),
         )
+    if watch.passive and all(module.training for module in model.modules()):
+        return _mode_remembered(
+            "in train mode the dropout at {place} is told training=False", place=watch.passive[0]
+        )
+    model.eval()
     if declared and torch.equal(first, silent):
         path, p = next(iter(declared.items()))
         return _result(
@@ -342,14 +364,15 @@ def _ask_dropout(trial: _Trial, model: nn.Module) -> CheckResult | None:
 
 
 _ON_OWN_NUMBERS = (_ask_switch, _ask_eval, _ask_dropout)
-_ON_EXACT_NUMBERS = (_ask_targets, _ask_grad, _ask_train)
+_ON_EXACT_NUMBERS = (_ask_order, _ask_targets, _ask_grad, _ask_train)
 
 # ---- the verdicts --------------------------------------------------------------------------
 
 
-def _eval_random(
-    trial: _Trial, model: nn.Module, distance: float, places: list[str]
-) -> CheckResult:
+def _eval_random(trial: _Trial, model: nn.Module, distance: float) -> CheckResult:
+    with DropoutWatch() as watch:  # apart from the comparison: it turns torch's fast paths off
+        trial.logits(model, "a")
+    places = [place for _, place in watch.fired]
     causes: list[Text] = []
     lost = [
         f"{path}.{name}" if path else name
@@ -416,7 +439,11 @@ def _forward_switches(path: str, mode: str, count: int) -> CheckResult:
     return _result(
         Status.FAIL,
         "forward_switches_mode",
-        say("a forward call in {mode} mode changes the mode of {path}", mode=mode, path=path),
+        say(
+            "a forward call in {mode} mode changes the mode of {path}",
+            mode=mode,
+            path=path or "the model",
+        ),
         measured=say("{count} module(s) in another mode after the call", count=count),
         expected=say("every module in {mode} mode, as before the call", mode=mode),
         causes=(say("train() or eval() is called inside forward or in a helper it calls"),),
@@ -454,18 +481,19 @@ def _changed_tensors(model: nn.Module, changed: list[str], mode: str) -> CheckRe
     return None
 
 
-def _stale_graph(trial: _Trial, distance: float) -> CheckResult:
+def _mode_remembered(measured: str, **facts: object) -> CheckResult:
     return _result(
         Status.FAIL,
         "mode_remembered",
-        say("after a call in train mode, eval mode gives other logits than before it"),
-        measured=say(
-            "logits moved by {d} of their size, with equal weights and buffers", d=distance
+        say("the model computes in the mode of an earlier call, not in the mode it is in"),
+        measured=say(measured, **facts),
+        expected=say("train() and eval() decide at each call whether dropout is on"),
+        causes=(
+            say("a compiled or cached function is kept from the first mode it ran in"),
+            say("the flag was read once, when the module was built"),
         ),
-        expected=say("at most {limit}", limit=trial.limit),
-        causes=(say("a compiled or cached function is kept from the first mode it ran in"),),
-        next_step=say("key the cache by self.training, or build it anew after train() and eval()"),
-        numbers={"distance": distance},
+        next_step=say("read self.training inside forward, and key every cache by it"),
+        numbers=dict(facts),
     )
 
 

@@ -305,7 +305,7 @@ def _read_bad_ids(flat: Tensor, V: int, numbers: dict[str, Any]) -> tuple[str, t
     if other_type is not None:
         return "wrong_dtype", (other_type,)
     if low < 0:
-        if high < 32_768 < V and -32_768 <= low and low + 65_536 < V:
+        if high < 32_768 < V and low >= -32_768 and low + 65_536 < V:
             return "negative", (say("ids above 32,767 were stored as signed 16-bit numbers"),)
         return "negative", _NEGATIVE.get(low, ())
     if high == V:
@@ -330,7 +330,7 @@ def _read_as_other_type(sample: Tensor, V: int) -> Text | None:
     if low < 0:
         return None
     for bits, kind in ((16, "16-bit"), (8, "8-bit")):
-        if V <= 2**bits and 2**bits <= high:
+        if 2**bits >= V and 2**bits <= high:
             pieces = [sample >> shift & 2**bits - 1 for shift in range(0, 64, bits)]
             if all(bool((piece < V).all()) for piece in pieces):
                 return say("several {kind} ids were read as one wider number", kind=kind)
@@ -386,6 +386,10 @@ def _traces(flat: Tensor, V: int, numbers: dict[str, Any], name: str) -> CheckRe
     return None
 
 
+def _share_of_zeros(flat: Tensor) -> float:
+    return float((flat[:4096].long() == 0).float().mean())
+
+
 def _with_origin(result: CheckResult, probe: Probe, limit: int) -> CheckResult:
     """Say that the embedding is what limits the ids, where it has fewer rows than V."""
     if limit >= probe.vocab_size:
@@ -398,7 +402,7 @@ def _with_origin(result: CheckResult, probe: Probe, limit: int) -> CheckResult:
 
 def _not_integer(ids: Tensor, name: str) -> CheckResult:
     flat = ids.flatten()[:PIECE_LENGTH]
-    broken = torch.nonzero(~(flat == flat.round())) if ids.is_floating_point() else []
+    fractions = int((~(flat == flat.round())).sum()) if ids.is_floating_point() else 0
     return _failure(
         "not_integer",
         say(
@@ -408,12 +412,12 @@ def _not_integer(ids: Tensor, name: str) -> CheckResult:
         ),
         measured=say("{dtype}, first value {first}", dtype=str(ids.dtype), first=flat[0].item()),
         expected=say("int64"),
-        where=say("{count} values are no whole numbers", count=len(broken)) if len(broken) else "",
+        where=say("{count} values are no whole numbers", count=fractions) if fractions else "",
         causes=(say("the ids passed through a division, a mean or a float array"),)
-        if len(broken)
+        if fractions
         else (),
         next_step=say("ids.long(), where they are read"),
-        numbers={"dtype": str(ids.dtype), "fractions": len(broken)},
+        numbers={"dtype": str(ids.dtype), "fractions": fractions},
     )
 
 

@@ -38,7 +38,8 @@ def run(exercise: Exercise) -> int:
     _say(exercise.question)
     try:
         with Lab() as lab:
-            receipts = [_show_bug(lab, exercise, bug) for bug in exercise.bugs]
+            healthy = exercise.symptom(lab, lab.pipeline())
+            receipts = [_show_bug(lab, exercise, bug, healthy) for bug in exercise.bugs]
     except HealthyPipelineError as error:
         print(f"error: {exercise.name} is broken itself. {error}", file=sys.stderr)
         return EXIT_BROKEN
@@ -77,7 +78,9 @@ def show_receipt(receipt: Receipt) -> None:
         _say(f"[FAIL] {bug.name}: {problem}", hanging=7)
 
 
-def _show_bug(lab: Lab, exercise: Exercise, bug: Bug) -> Receipt:
+def _show_bug(
+    lab: Lab, exercise: Exercise, bug: Bug, healthy: Mapping[str, str]
+) -> Receipt:
     print()
     print(f"--- bug: {bug.name} (level {bug.level}) " + "-" * 40)
     if bug.note:
@@ -89,9 +92,7 @@ def _show_bug(lab: Lab, exercise: Exercise, bug: Bug) -> Receipt:
     prediction = _ask(exercise)
     receipt = prove(lab, bug)
     if line is not None:
-        _show_symptoms(
-            exercise.symptom(lab, lab.pipeline()), exercise.symptom(lab, bug.break_it(lab))
-        )
+        _show_symptoms(healthy, exercise.symptom(lab, bug.break_it(lab)))
         lab.write_files()
     if receipt.result is not None:
         print()

@@ -27,6 +27,7 @@ OTHER_SPELLINGS = {  # what other projects call the numbers of MiniGPTConfig
     "max_seq_len": "block_size",
 }
 LAYER_LIMIT = 256  # layers that may be built, even if only to say that the file has fewer
+NUMBER_LIMIT = 10**15  # in a configuration; what is beyond would not even fit into a message
 CLAIM_LIMIT = 1000  # a configuration may ask for this many times the weights that are there
 
 
@@ -45,6 +46,9 @@ def make_config(contents: Contents, path: str | os.PathLike[str]) -> MiniGPTConf
         )
     if not all(isinstance(number, (int, float)) for number in numbers.values()):
         raise CheckpointConfigError(f"{where} must hold numbers only")
+    for name, number in numbers.items():
+        if abs(number) > NUMBER_LIMIT:
+            raise corrupt(path, wanted=f"{name} <= {NUMBER_LIMIT:.0e}", found="a larger number")
     try:
         config = MiniGPTConfig(**numbers)
     except ValueError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 import time
 from collections.abc import Sequence
@@ -61,7 +62,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     prompt = _encode(tokenizer, _prompt_text(tokenizer, options.prompt)).to(device)
     sampling = _sampling(options, model.config.vocab_size)
-    ids, seconds = _timed_generate(model, prompt, options.max_new_tokens, sampling, options.seed)
+    try:
+        ids, seconds = _timed_generate(
+            model, prompt, options.max_new_tokens, sampling, options.seed
+        )
+    except FloatingPointError as error:  # weights that hold NaN
+        raise CommandError(f"the checkpoint cannot generate: {error}") from error
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a console may lack some of the characters
+        sys.stdout.reconfigure(errors="backslashreplace")
     print(tokenizer.decode(ids))
     sys.stdout.flush()  # text first where both streams go to one file
     new_text = tokenizer.decode(ids[prompt.shape[1] :])
@@ -234,7 +242,8 @@ def _describe_repetition(text: str) -> str:
     elif rate < HEAVY_REPETITION:
         meaning = "more than prose usually has"
     else:
-        meaning = "it goes round in circles: raise --temperature or --repetition-penalty"
+        meaning = "it goes in circles"
+        meaning += "\n            raise --temperature or --repetition-penalty, or train longer"
     return f"repetition  {rate:.1%} of its {REPETITION_LENGTH}-character runs repeat: {meaning}"
 
 

@@ -27,7 +27,7 @@ from minigpt._checkpoint_contents import LOSSES, Contents, check_types, find_tie
 from minigpt._checkpoint_errors import CheckpointConfigError, CheckpointError, corrupt
 
 PICKLE_LIMIT = 64_000_000  # bytes; the program of a checkpoint with 10,000 tensors takes about 2 MB
-NODE_LIMIT = 1_000_000  # plain values in one entry
+NODE_LIMIT = 300_000  # plain values; walking them takes about a second
 STORAGES = ("Double", "Float", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool")
 REBUILDERS = frozenset(
     {
@@ -49,7 +49,11 @@ OPTIONAL = (
 
 
 def write_guide(file: BinaryIO, contents: Contents) -> None:
-    """Write the guide's dictionary to a new file."""
+    """Write the guide's dictionary to a new file.
+
+    Raises ValueError for a trainer state of more values than `read_guide` would read.
+    """
+    _Copier(0).plain(contents.trainer_state)
     content: dict[str, Any] = {
         "config": contents.config,
         "model_state_dict": contents.weights,

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 from torch import Tensor
 
 from minigpt._checkpoint_contents import Contents, check_types
-from minigpt._checkpoint_errors import corrupt
+from minigpt._checkpoint_errors import CheckpointError, corrupt
 from minigpt._safetensors_file import read_tensors, write_tensors
 
 FORMAT = "minigpt-checkpoint"
@@ -76,7 +76,9 @@ def read_native(path: str | os.PathLike[str]) -> Contents:
             contents.random_states = _take(tensors, "random.")
         if card["optimizer"] is not None:
             contents.optimizer_state = _join_optimizer(tensors, **card["optimizer"])
-    except (KeyError, TypeError, AttributeError, RecursionError, json.JSONDecodeError) as error:
+    except CheckpointError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         found = f"a card that does not parse ({type(error).__name__}: {str(error)[:80]})"
         raise corrupt(path, wanted="a checkpoint of minigpt", found=found) from None
     return contents

@@ -127,7 +127,7 @@ class TrainReport:
         V = self.model.config.vocab_size
         verdict = "[OK]"
         if not abs(loss - math.log(V)) <= INITIAL_NATS:
-            verdict = "[WARN] not near it: run `python -m diagnostics` before training"
+            verdict = "[WARN]\n            not near it: look at targets and initialisation first"
         self._print(
             f"loss        {loss:.3f} at step 0; a blind guess has ln {V} = "
             f"{math.log(V):.3f} {verdict}"
@@ -161,7 +161,7 @@ def describe_gap(trainer: Trainer) -> str:
     if gap > OVERFIT_GAP_NATS and rise > OVERFIT_RISE_NATS:
         meaning = "overfitting: stop earlier, more data or dropout"
     elif state.best_step == state.step:
-        meaning = "still improving at the end: more steps would help"
+        meaning = "underfitting so far, still improving at the end: more steps would help"
     else:
         meaning = "neither over- nor underfitting shows"
     losses = f"{state.validation_loss:.3f} - {state.training_loss:.3f} = {gap:.3f}"

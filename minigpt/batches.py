@@ -34,13 +34,12 @@ def get_batch(
     Raises `ValueError` for data of another shape or type, or shorter than T + 1 ids.
     """
     _require_ids(data)
-    _require_room(len(data), batch_size, block_size)
-    source = "cpu" if generator is None else generator.device
-    starts = torch.randint(  # (B,)
-        len(data) - block_size, (batch_size,), generator=generator, device=source
-    )
+    N = data.shape[0]
+    _require_room(N, batch_size, block_size)
+    starts = torch.randint(N - block_size, (batch_size,), generator=generator)  # (B,)
     if isinstance(data, Tensor):
-        starts = starts.to(data.device)
+        if data.is_cuda or data.is_mps:
+            starts = starts.to(data.device)
         # A view of all N - T + 1 windows: nothing is copied before index_select picks some.
         windows = data.unfold(0, block_size, 1)  # (N - T + 1, T)
         inputs, targets = windows.index_select(0, starts), windows.index_select(0, starts + 1)
@@ -52,26 +51,24 @@ def get_batch(
 def _take_from_array(
     data: npt.NDArray[Any], starts: Tensor, block_size: int
 ) -> tuple[Tensor, Tensor]:
-    """Do the same for a NumPy array, which may be read-only and of a smaller type.
+    """Read the windows out of a NumPy array, which may be read-only and of a smaller type.
 
     torch warns when it wraps read-only memory, as a mapped file is, and cannot index every type.
     """
     plain = np.asarray(data)  # the memmap class slows every operation down
-    positions = starts.cpu().numpy()[:, None] + np.arange(block_size)  # (B, T)
+    positions = starts.numpy()[:, None] + np.arange(block_size)  # (B, T)
     inputs, targets = plain.take(positions), plain.take(positions + 1)
     return torch.from_numpy(inputs.astype(np.int64)), torch.from_numpy(targets.astype(np.int64))
 
 
 def _require_ids(data: Tensor | npt.NDArray[Any]) -> None:
+    if isinstance(data, Tensor) and data.ndim == 1 and data.dtype == torch.int64:
+        return  # first, because a small batch takes hardly longer than all these questions
     if not isinstance(data, (Tensor, np.ndarray)):
         raise ValueError(f"data must be a tensor or a NumPy array, got {type(data).__name__}")
     if data.ndim != 1:
         raise ValueError(f"data must have shape (N,), got {tuple(data.shape)}")
-    if isinstance(data, Tensor):
-        is_integer = data.dtype == torch.int64
-    else:
-        is_integer = np.issubdtype(data.dtype, np.integer)
-    if not is_integer:
+    if isinstance(data, Tensor) or not np.issubdtype(data.dtype, np.integer):
         raise ValueError(f"data must hold int64 ids, got {data.dtype}; convert it with data.long()")
 
 

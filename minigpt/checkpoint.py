@@ -91,7 +91,8 @@ class Checkpoint:
         The state moves: its tensors are the optimizer's from now on, and `optimizer_state` is
         empty afterwards. A second optimizer would share, and so change, the moments of the first.
         Raises CheckpointError when there is no state (left), CheckpointConfigError when it belongs
-        to an optimizer of another class, or to other parameters, or to the same in another order.
+        to an optimizer of another class, or to other parameters, or to the same in another order,
+        and ValueError for an optimizer over another model.
         """
         if not self.optimizer_state:
             reason = "was saved without an optimizer"

@@ -92,18 +92,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     data.require_usable(model.config)
     report = TrainReport(data, model, settings, options.checkpoints)
     with _signals_noted() as stop, report:
-        trainer = Trainer(
-            model,
-            data.tokenizer,
-            data.train_ids,
-            data.validation_ids,
-            settings,
-            folder=options.checkpoints,
-            corpus_fingerprint=data.corpus_fingerprint,
-            on_step=report.on_step,
-            should_stop=stop.is_set,
-            checkpoint=checkpoint,
-        )
+        try:
+            trainer = Trainer(
+                model,
+                data.tokenizer,
+                data.train_ids,
+                data.validation_ids,
+                settings,
+                folder=options.checkpoints,
+                corpus_fingerprint=data.corpus_fingerprint,
+                on_step=report.on_step,
+                should_stop=stop.is_set,
+                checkpoint=checkpoint,
+            )
+        except ValueError as error:  # a checkpoint whose training state does not fit
+            raise CommandError(str(error)) from error
         report.print_header(trainer.state.step)
         try:
             reason = trainer.run(stop_after=options.stop_after)

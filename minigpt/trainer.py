@@ -326,10 +326,14 @@ class Trainer:
             raise self._save_error(self.log.path, error) from error
 
     def _restore(self, checkpoint: Checkpoint) -> None:
-        """Take over counters, optimizer and random states; `ValueError` when one is missing."""
+        """Take over counters, optimizer and random states; `ValueError` when one does not fit."""
         if checkpoint.trainer_state is None or checkpoint.random_states is None:
             raise ValueError(f"{checkpoint.path} holds no training state to go on from")
+        try:
+            self.state = TrainState(**checkpoint.trainer_state["state"])
+        except (KeyError, TypeError) as error:
+            reason = f"another version may have written it ({error})"
+            raise ValueError(f"{checkpoint.path} cannot be resumed: {reason}") from error
         checkpoint.restore_optimizer(self.optimizer)
         self._random_states = checkpoint.random_states  # used when the run starts
-        self.state = TrainState(**checkpoint.trainer_state["state"])
         self.last_good = (checkpoint.path, checkpoint.step)

@@ -70,7 +70,9 @@ class Attention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map (B, T, C) to (B, T, C)."""
         B, T, C = x.shape
-        q, k, v = (p.view(B, T, self.H, C // self.H).transpose(1, 2) for p in self.qkv(x).split(C, 2))
+        q, k, v = (
+            p.view(B, T, self.H, C // self.H).transpose(1, 2) for p in self.qkv(x).split(C, 2)
+        )
         return self.output(self.mix(q, k, v).transpose(1, 2).reshape(B, T, C))
 
 
@@ -213,7 +215,9 @@ class MixtureOfExperts(nn.Module):
         logits = self.head(x + mixed)
         if targets is None:
             return logits, None
-        balance = 4 * (weights.mean((0, 1)) * functional.one_hot(chosen, 4).double().mean((0, 1))).sum()
+        balance = (
+            4 * (weights.mean((0, 1)) * functional.one_hot(chosen, 4).double().mean((0, 1))).sum()
+        )
         return logits, cross_entropy(logits, targets) + self.aux * balance.to(logits.dtype)
 
 

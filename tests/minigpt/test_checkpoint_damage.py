@@ -55,6 +55,7 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 
 def assert_corrupt(path: Path, content: bytes, *words: str) -> None:
+    """Loading a file of that content must fail as corrupt, in these words among others."""
     path.write_bytes(content)
     with pytest.raises(CheckpointCorruptError) as caught:
         load_checkpoint(path)
@@ -87,10 +88,10 @@ def test_bytes_after_the_end_are_noticed(
 def test_every_flipped_bit_of_the_native_format_is_noticed(
     tmp_path: Path, healthy: dict[str, bytes]
 ) -> None:
-    """Length, header, digest, weights, states: 1,500 random bits and the first 256, one by one."""
+    """Length, header, digest, weights, states: 1,000 random bits and the first 256, one by one."""
     whole = healthy[".safetensors"]
     generator = random.Random(0)
-    positions = {*range(256), *(generator.randrange(8 * len(whole)) for _ in range(1500))}
+    positions = {*range(256), *(generator.randrange(8 * len(whole)) for _ in range(1000))}
     for position in sorted(positions):
         damaged = bytearray(whole)
         damaged[position // 8] ^= 1 << position % 8
@@ -106,7 +107,7 @@ def test_a_flipped_bit_of_a_pt_file_is_noticed_or_without_effect(
     expected = load_checkpoint(path)
     generator = random.Random(0)
     refused = 0
-    for position in sorted(generator.randrange(8 * len(whole)) for _ in range(600)):
+    for position in sorted(generator.randrange(8 * len(whole)) for _ in range(300)):
         damaged = bytearray(whole)
         damaged[position // 8] ^= 1 << position % 8
         path.write_bytes(damaged)
@@ -119,7 +120,7 @@ def test_a_flipped_bit_of_a_pt_file_is_noticed_or_without_effect(
         assert loaded.tokenizer_fingerprint == expected.tokenizer_fingerprint
         for name, tensor in expected.model.state_dict().items():
             assert torch.equal(loaded.model.state_dict()[name], tensor)
-    assert refused > 100
+    assert refused > 50
 
 
 def test_flipped_bits_in_every_tensor_of_a_pt_file(
@@ -203,6 +204,12 @@ def rewrite_card(path: Path, change: Callable[[dict[str, Any]], object]) -> None
         _safetensors_file.write_tensors(file, tensors, {"card": json.dumps(card)})
 
 
+def load_and_restore(path: Path) -> None:
+    """Use everything that a checkpoint has."""
+    loaded = load_checkpoint(path)
+    loaded.restore_optimizer(make_optimizer(loaded.model, learning_rate=0.1))
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -247,8 +254,7 @@ def test_a_card_with_nonsense_and_a_right_digest(
     path.write_bytes(healthy[".safetensors"])
     rewrite_card(path, change)
     with pytest.raises(CheckpointError):
-        loaded = load_checkpoint(path)
-        loaded.restore_optimizer(make_optimizer(loaded.model, learning_rate=0.1))
+        load_and_restore(path)
 
 
 def test_an_absurd_configuration_is_called_corrupt(
@@ -273,6 +279,7 @@ class Attack:
 
 
 def guide_dictionary(**changes: Any) -> dict[str, Any]:
+    """Return what the guide saves, with changes."""
     torch.manual_seed(0)
     return {
         "config": CONFIG.to_dict(),
@@ -300,7 +307,7 @@ def test_code_in_a_pickle_is_refused_and_not_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("attack", [(bytearray, 10**15), (torch.Tensor, 10**7, 10**7)])
 def test_calls_that_only_take_memory_are_refused(tmp_path: Path, attack: tuple[Any, ...]) -> None:
-    """torch allows these calls when it loads with weights_only; here nothing is called."""
+    """With weights_only torch allows these calls; here nothing is called."""
     path = tmp_path / "a.pt"
     torch.save(guide_dictionary(extra=Attack(*attack)), path)
     assert_corrupt(path, path.read_bytes(), "not executed")
@@ -364,27 +371,21 @@ def test_a_dictionary_with_nonsense(tmp_path: Path, changes: dict[str, Any]) -> 
         load_checkpoint(tmp_path / "a.pt")
 
 
-@both_formats
-def test_hostile_files_take_no_memory(
-    tmp_path: Path, healthy: dict[str, bytes], suffix: str
-) -> None:
+def test_hostile_files_take_no_memory(tmp_path: Path, healthy: dict[str, bytes]) -> None:
     """Under a limit of 4 GB the absurd configuration ends in the documented exception."""
-    resource = pytest.importorskip("resource")
-    assert resource is not None
-    path = tmp_path / f"a{suffix}"
-    if suffix == ".pt":
-        config = CONFIG.to_dict() | {"vocab_size": 10**12}
-        torch.save(guide_dictionary(config=config), path)
-    else:
-        path.write_bytes(healthy[suffix])
-        rewrite_card(path, lambda card: card["config"].update(vocab_size=10**12))
+    pytest.importorskip("resource")
+    native, guide = tmp_path / "a.safetensors", tmp_path / "a.pt"
+    native.write_bytes(healthy[".safetensors"])
+    rewrite_card(native, lambda card: card["config"].update(vocab_size=10**12))
+    config = CONFIG.to_dict() | {"vocab_size": 10**12}
+    torch.save(guide_dictionary(config=config), guide)
     program = (
         "import resource, sys, minigpt.checkpoint as c\n"
         "resource.setrlimit(resource.RLIMIT_AS, (4 * 2**30, 4 * 2**30))\n"
-        "try: c.load_checkpoint(sys.argv[1])\n"
-        "except c.CheckpointCorruptError: print('refused')\n"
+        "for path in sys.argv[1:]:\n"
+        "    try: c.load_checkpoint(path)\n"
+        "    except c.CheckpointCorruptError: print('refused')\n"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=False
-    )
-    assert result.stdout == "refused\n", result.stderr
+    command = [sys.executable, "-c", program, str(native), str(guide)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.stdout == "refused\n" * 2, result.stderr

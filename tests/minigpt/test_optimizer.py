@@ -17,6 +17,7 @@ CONFIG = MiniGPTConfig(
 
 
 def take_a_step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Update with gradients of 1."""
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
     optimizer.step()

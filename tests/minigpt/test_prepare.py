@@ -14,6 +14,7 @@ from minigpt.encoded import load_ids, read_meta
 from minigpt.prepare import main
 from minigpt.tokenizer import CharTokenizer
 
+CHECKOUT = Path(__file__).resolve().parents[2]
 TEXT = "To be, or not to be: \u00e9\r\n" * 40  # 960 characters
 
 
@@ -146,7 +147,10 @@ def test_full_disk_replaces_no_file(
 def test_unwritable_folder_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     """An output folder that is a file cannot be written to."""
     assert run("--text", "text.txt", "--out-dir", "text.txt") == 2
-    assert capsys.readouterr().err.startswith("error: Not a directory: text.txt")
+    error = capsys.readouterr().err
+    assert error.startswith("error: Not a directory: ")
+    assert f"{Path('text.txt', 'data', 'encoded')}; check the name" in error
+    assert error.count("\n") == 1
     assert Path("text.txt").read_bytes() == TEXT.encode()
 
 
@@ -158,6 +162,8 @@ def test_help_does_not_import_torch() -> None:
         "except SystemExit as end: assert not end.code\n"
         "assert 'torch' not in sys.modules"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=CHECKOUT, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert "--wikitext DIR" in done.stdout

@@ -144,9 +144,16 @@ def test_file_is_exactly_the_documented_form(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b'{"chars": ["a"', b"\xff\xfe\x00", b"[]", b'{"chars": "ab"}', b'{"chars": []}', b"[" * 9999]
-    + [json.dumps({"chars": chars}).encode() for chars in (["a", "a"], ["ab"], [1], ["\ud800"])],
-)  # fmt: skip
+    [
+        b"",
+        b'{"chars": ["a"',
+        b"\xff\xfe\x00",
+        b"[]",
+        b"[" * 9999,
+        b'{"chars": "ab"}',
+        *(json.dumps({"chars": chars}).encode() for chars in ([], ["a", "a"], ["ab"], ["\ud800"])),
+    ],
+)
 def test_damaged_file_names_path_and_remedy(content: bytes, tmp_path: Path) -> None:
     """Empty, truncated, foreign and unusable files give a `ValueError` that says what to do."""
     path = tmp_path / "char_tokenizer.json"

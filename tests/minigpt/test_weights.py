@@ -22,6 +22,7 @@ CONFIG = MiniGPTConfig(
 
 
 def weights_of(**changes: int) -> dict[str, Tensor]:
+    """Return the weights of a model of CONFIG with changes."""
     return dict(MiniGPT(MiniGPTConfig(**(CONFIG.to_dict() | changes))).state_dict())
 
 

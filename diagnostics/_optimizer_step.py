@@ -1,0 +1,258 @@
+"""What an optimizer holds and what one step of it does, as numbers.
+
+A parameter's motion is what its gradient does to it; its decay is what happens with a gradient of
+zero. Both are measured on float64 copies with jittered weights where the model can run in them:
+there nothing is lost to rounding, and no zero-initialised head hides the layers below it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from diagnostics._probe import JITTER_STD, Probe
+
+TRIAL_STEPS = 5  # enough for a rate that is far too high to show, on one batch
+SCHEDULE_LOOKS = 64  # places at which a schedule is read to find its peak
+
+MakeOptimizer = Callable[[nn.Module], Any]
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Whose parameters the optimizer holds. Names are the model's own."""
+
+    trainable: int
+    missing: list[str]  # trainable, in no group
+    repeated: list[str]  # in more than one place
+    frozen: list[str]  # held, although they want no gradient; harmless
+    foreign: int  # of another model
+    foreign_of_original: bool  # of the very model that was copied: the argument was ignored
+    unregistered: list[str]  # shapes of tensors that the loss trains and the model does not list
+
+
+@dataclass(frozen=True)
+class Move:
+    """One parameter over one step; all tensors have its shape."""
+
+    name: str
+    weight: Tensor
+    gradient: Tensor
+    motion: Tensor  # caused by the gradient
+    decay: Tensor  # what happens without one
+    group: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A few steps on one batch, in the model's own dtype."""
+
+    losses: list[float]  # before each step, and after the last
+    ratios: list[float]  # size of the update over size of the weights, per step
+    still: list[str]  # parameters with a gradient that no step moved
+
+
+def as_optimizers(made: Any) -> list[Optimizer]:
+    """Return one optimizer, or a list of them (Muon beside AdamW), as a list.
+
+    Raises TypeError when it has no param_groups.
+    """
+    optimizers = list(made) if isinstance(made, (list, tuple)) else [made]
+    for optimizer in optimizers:
+        if not hasattr(optimizer, "param_groups"):
+            raise TypeError(
+                f"make_optimizer must return a torch.optim.Optimizer or a list of them, "
+                f"got {type(optimizer).__name__}"
+            )
+    return optimizers
+
+
+def measure_coverage(probe: Probe, make_optimizer: MakeOptimizer) -> Coverage:
+    """Compare, by identity, what the optimizer holds with what the loss and the model train."""
+    with probe.seeded("optimizer"), probe.model(train=True) as model:
+        optimizers = as_optimizers(make_optimizer(model))
+        with torch.enable_grad():
+            leaves = list(graph_leaves(probe.loss(model)[1]))
+        held = [p for o in optimizers for group in o.param_groups for p in group["params"]]
+        names = {id(p): name for name, p in model.named_parameters()}
+        trainable = {id(p): name for name, p in model.named_parameters() if p.requires_grad}
+        held_ids = {id(p) for p in held}
+        known = set(names) | {id(leaf) for leaf in leaves}
+        foreign = held_ids - known
+        return Coverage(
+            trainable=len(trainable),
+            missing=[name for key, name in trainable.items() if key not in held_ids],
+            repeated=sorted({names[k] for k in _repeated(held) if k in names}),
+            frozen=[names[k] for k in held_ids if k in names and k not in trainable],
+            foreign=len(foreign),
+            foreign_of_original=foreign <= {id(p) for p in probe.pipeline.model.parameters()},
+            unregistered=[
+                str(tuple(leaf.shape))
+                for leaf in leaves
+                if id(leaf) not in names and id(leaf) not in held_ids
+            ],
+        )
+
+
+def graph_leaves(loss: Tensor) -> Iterator[Tensor]:
+    """Return every tensor that backward would write a gradient into."""
+    stack: list[Any] = [loss.grad_fn]
+    seen: set[Any] = set()
+    while stack:
+        node = stack.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)  # only the nodes that end the graph have one
+        if isinstance(variable, Tensor):
+            yield variable
+        stack.extend(following for following, _ in node.next_functions)
+
+
+def measure_moves(probe: Probe, make_optimizer: MakeOptimizer) -> list[Move]:
+    """Return what the first step does to each trainable parameter that has a gradient."""
+    with_gradient = _first_step(probe, make_optimizer, keep_gradient=True)
+    without = {move.name: move for move in _first_step(probe, make_optimizer, keep_gradient=False)}
+    moves = []
+    for move in with_gradient:
+        decay = without[move.name].motion
+        # where the decay is not a setting of the group it cannot be switched off, only subtracted
+        motion = move.motion if "weight_decay" in move.group else move.motion - decay
+        moves.append(
+            Move(move.name, move.weight, move.gradient, motion, decay, without[move.name].group)
+        )
+    return moves
+
+
+def measure_trial(probe: Probe, make_optimizer: MakeOptimizer) -> Trial:
+    """Take a few steps on one batch as a loop would: backward, clip to norm 1, step."""
+    losses: list[Tensor] = []
+    ratios: list[float] = []
+    with probe.seeded("optimizer trial"), probe.model(train=True, fresh=True) as model:
+        optimizers = as_optimizers(make_optimizer(model))
+        set_usual_rate(probe, optimizers)
+        parameters = dict(model.named_parameters())
+        start = {name: p.detach().clone() for name, p in parameters.items()}
+        with_gradient: set[str] = set()
+        for _ in range(TRIAL_STEPS):
+            losses.append(_backward(probe, model))
+            before = [p.detach().clone() for p in parameters.values()]
+            with_gradient |= {n for n, p in parameters.items() if _has_gradient(p)}
+            for optimizer in optimizers:
+                optimizer.step()
+            ratios.append(_norm(_difference(parameters.values(), before)) / _norm(before))
+        with torch.no_grad():
+            losses.append(probe.loss(model)[1].detach())
+        still = [n for n in sorted(with_gradient) if torch.equal(parameters[n], start[n])]
+    return Trial([float(loss.double().mean()) for loss in losses], ratios, still)
+
+
+def set_usual_rate(probe: Probe, optimizers: list[Optimizer]) -> None:
+    """Bring an optimizer that waits for its schedule to the rate that training will use.
+
+    A loop that writes each step's rate may build the optimizer with any placeholder, and a
+    warm-up scheduler inside make_optimizer starts at 0.
+    """
+    schedule = probe.pipeline.learning_rate
+    peak = None if schedule is None else schedule_peak(schedule, probe.pipeline.max_steps)
+    built = max((rate_of(group) or 0.0 for o in optimizers for group in o.param_groups), default=0)
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            rate = rate_of(group)
+            if rate is None:
+                continue
+            if peak is not None:
+                group["lr"] = peak * (rate / built if built > 0 else 1.0)
+            elif rate == 0 and group.get("initial_lr"):
+                group["lr"] = group["initial_lr"]
+
+
+def schedule_peak(schedule: Callable[[int], float], max_steps: int | None) -> float:
+    """Return the highest rate of a schedule, read at places spread over the run."""
+    last = (max_steps or 1000) - 1
+    places = {round(last * n / (SCHEDULE_LOOKS - 1)) for n in range(SCHEDULE_LOOKS)}
+    return max(float(schedule(step)) for step in sorted(places))
+
+
+def rate_of(group: dict[str, Any]) -> float | None:
+    """Return a group's learning rate; None where the optimizer finds its own."""
+    rate = group.get("lr")
+    return None if rate is None else float(rate)
+
+
+def _first_step(probe: Probe, make_optimizer: MakeOptimizer, *, keep_gradient: bool) -> list[Move]:
+    """Take one step, with the decay switched off or with the gradient set to zero."""
+    with (
+        probe.seeded("optimizer"),
+        probe.model(train=True, exact=True, jitter=JITTER_STD) as model,
+    ):
+        optimizers = as_optimizers(make_optimizer(model))
+        set_usual_rate(probe, optimizers)
+        groups = [group for o in optimizers for group in o.param_groups]
+        group_of = {id(p): group for group in groups for p in group["params"]}
+        settings = [{k: v for k, v in group.items() if k != "params"} for group in groups]
+        _backward(probe, model)
+        moving = {n: p for n, p in model.named_parameters() if p.grad is not None}
+        gradients = {n: _dense(p.grad).clone() for n, p in moving.items()}
+        before = {n: p.detach().clone() for n, p in moving.items()}
+        if keep_gradient:
+            for group in groups:
+                if "weight_decay" in group:
+                    group["weight_decay"] = 0.0
+        else:
+            for parameter in moving.values():
+                parameter.grad = torch.zeros_like(parameter)
+        for optimizer in optimizers:
+            optimizer.step()
+        settings_of = {id(group): kept for group, kept in zip(groups, settings, strict=True)}
+        return [
+            Move(
+                name,
+                before[name],
+                gradients[name],
+                (parameter.detach() - before[name]).clone(),
+                torch.zeros_like(before[name]),
+                settings_of.get(id(group_of.get(id(parameter))), {}),
+            )
+            for name, parameter in moving.items()
+        ]
+
+
+def _backward(probe: Probe, model: nn.Module) -> Tensor:
+    for parameter in model.parameters():
+        parameter.grad = None
+    with torch.enable_grad():
+        loss = probe.loss(model)[1]
+        loss.backward()
+    dense = [p for p in model.parameters() if p.grad is None or p.grad.layout == torch.strided]
+    nn.utils.clip_grad_norm_(dense, 1.0)  # as most loops do; Adam hardly notices
+    return loss.detach()
+
+
+def _has_gradient(parameter: nn.Parameter) -> bool:
+    return parameter.grad is not None and bool(_dense(parameter.grad).any())
+
+
+def _dense(gradient: Tensor | None) -> Tensor:
+    assert gradient is not None
+    return gradient.detach().to_dense() if gradient.layout != torch.strided else gradient.detach()
+
+
+def _difference(parameters: Iterable[Tensor], before: list[Tensor]) -> list[Tensor]:
+    return [p.detach() - b for p, b in zip(parameters, before, strict=True)]
+
+
+def _norm(tensors: Iterable[Tensor]) -> float:
+    norms = [torch.linalg.vector_norm(t, dtype=torch.float32) for t in tensors]
+    return float(torch.linalg.vector_norm(torch.stack(norms))) if norms else math.nan
+
+
+def _repeated(held: list[Tensor]) -> set[int]:
+    seen: set[int] = set()
+    return {id(p) for p in held if id(p) in seen or seen.add(id(p))}  # type: ignore[func-returns-value]

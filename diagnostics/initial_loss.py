@@ -1,0 +1,485 @@
+"""Initial loss: a fresh model starts near ln V, and a trained one is clearly below.
+
+Why it matters
+    Before training a model should spread its bets over all V tokens, which costs ln V nats. A
+    higher start is confidence in random weights, which training has to undo first; a lower one
+    means that the answer leaks in. A checkpoint that scores ln V was not really loaded.
+
+How it is measured
+    Fresh: random tokens and random targets, so that no text can favour a guess; the mean of
+    logsumexp(logits) - mean(logits) is the exact loss over all targets. The pipeline's own batch
+    is compared as well. Weights of layers are compared with one another and tested for patterns.
+    Trained: the loss on the own batch, beside ln V and the entropy of single tokens, which is
+    what a constant predictor scores. A model of which neither is said counts as trained when it
+    beats that constant predictor, or when the gains of its norms have moved away from a constant.
+
+What it cannot see
+    A wrong scale of weights that norms hide: residual branches not scaled by depth, a doubled
+    residual, a variance in place of a standard deviation, embeddings meant to be tied and not.
+    Whether ln V is the wrong goal, as for objectives that are not cross-entropy.
+
+Break it
+    python -m exercises.break_initial_loss
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from diagnostics._init_weights import (
+    CORNER,
+    PATTERN_RANK_MAX,
+    find_identical_layers,
+    find_patterns,
+)
+from diagnostics._pipeline import Pipeline
+from diagnostics._probe import Batch, MissingPartError, Probe
+from diagnostics._result import CheckResult, Status
+from diagnostics._text import Text, say
+
+# Excess over ln W, measured: GPT-2 init 0.01 to 0.16, torch's default init of a GPT 0.17 to 0.25,
+# bigram table N(0, 1) 0.5, no final norm 0.6; too confident: tied N(0, 1) 3 to 20, head std 1: 7
+EXCESS_WARN = 0.35
+EXCESS_FAIL = 1.0
+TRAINED_MARGIN = 0.05  # nats that a trained model must lie below a baseline to count as below it
+SIGMAS = 4.0  # chance deviations of a loss on targets that are not uniform
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a model starts, in nats."""
+
+    loss_random: float  # exact mean over all V targets, on random tokens
+    reported_random: float  # cross-entropy with the random targets that were drawn
+    baseline: float  # ln W, W the width of the logits
+    logit_std: float  # spread of the logits over the vocabulary
+    class_share: float  # share of that spread that is the same at every position
+    drawn: int  # random targets
+
+
+@dataclass(frozen=True)
+class Baselines:
+    """What predictors that know nothing of the context score on the own data, in nats."""
+
+    loss: float  # of the model, on the own batch
+    unigram: float  # of a constant predictor: the entropy of single tokens
+    uniform: float  # of a random predictor: ln V
+    concentration: float  # sqrt(sum p^2), how far the targets are from uniform
+
+
+def check_initial_loss(
+    model: nn.Module | float,
+    inputs: Tensor | None = None,
+    targets: Tensor | None = None,
+    *,
+    vocab_size: int | None = None,
+    fresh: bool | None = None,
+    **parts: object,
+) -> CheckResult:
+    """Check where the loss starts.
+
+    model: the model, or only its first loss in nats (then vocab_size is needed).
+    inputs, targets: (B, T) int64 of real data; needed to judge a trained model.
+    fresh: True, False, or None to find out from the weights and the data.
+    parts: other fields of Pipeline, such as make_model or train_ids.
+    """
+    if not isinstance(model, nn.Module):
+        if vocab_size is None:
+            raise ValueError("a loss alone needs vocab_size to be compared with ln V")
+        return _judge_number(float(model), vocab_size, fresh)
+    if inputs is not None and targets is not None:
+        parts["batch"] = (inputs, targets)
+    pipeline = Pipeline(model, vocab_size=vocab_size, fresh=fresh, **parts)  # type: ignore[arg-type]
+    return run(Probe(pipeline))
+
+
+def run(probe: Probe) -> CheckResult:
+    """Judge the model as fresh or as trained; a fresh one from make_model comes first."""
+    own = _measure_own(probe)
+    trained, why = _is_trained(probe, own)
+    if probe.pipeline.make_model is not None or not trained:
+        result = _check_fresh(probe, None if trained else own, why)
+        if result.failed or not trained:
+            return result
+    if own is None:
+        raise MissingPartError(
+            "batch", "get_batch and train_ids", why="a trained model is judged on its own data"
+        )
+    return _judge_trained(own, why)
+
+
+def measure_start(probe: Probe, *, fresh: bool) -> Start:
+    """Measure a model on random tokens with random targets. fresh: from make_model."""
+    T = probe.probe_length
+    ids = probe.tokens(8, T + 1, "initial loss")
+    with probe.model(fresh=fresh) as model, probe.seeded("initial loss"):
+        logits = probe.logits(model, ids[:, :-1].contiguous()).float()  # (B, T, W)
+    open_columns = logits.isfinite().flatten(0, 1).any(0)  # shut columns of a padded vocabulary
+    logits = logits[..., open_columns]
+    log_p = logits.log_softmax(-1)
+    V = min(probe.vocab_size, logits.shape[-1])
+    spread = logits.var(-1).mean()
+    return Start(
+        loss_random=float(-log_p[..., :V].mean()),
+        reported_random=float(-log_p.gather(-1, (ids[:, 1:] % V)[..., None]).mean()),
+        baseline=math.log(logits.shape[-1]),
+        logit_std=float(spread.sqrt()),
+        class_share=float(logits.mean((0, 1)).var() / spread) if float(spread) else 0.0,
+        drawn=ids[:, 1:].numel(),
+    )
+
+
+def measure_baselines(probe: Probe, batch: Batch) -> Baselines:
+    """Score the model and two predictors without context on a real batch."""
+    with probe.model() as model, probe.seeded("initial loss"), torch.no_grad():
+        output = probe.adapter.call(model, batch.inputs, batch.targets, batch.attention_mask)
+        loss = float(probe.adapter.cross_entropy(output.logits, batch.targets))
+    ids = probe.pipeline.train_ids
+    if ids is None or len(ids) < batch.targets.numel():
+        ids = batch.targets[batch.targets != probe.pipeline.ignore_index].cpu()
+    counts = torch.bincount(ids.long().flatten().cpu()).double()
+    counts = counts[counts > 0]
+    p = counts / counts.sum()
+    # Miller and Madow (1955): the entropy of a sample is too low by (kinds - 1) / (2 N)
+    bias = (len(p) - 1) / (2 * float(counts.sum()))
+    return Baselines(
+        loss=loss,
+        unigram=min(float(-(p * p.log()).sum()) + bias, math.log(probe.vocab_size)),
+        uniform=math.log(probe.vocab_size),
+        concentration=float(p.square().sum().sqrt()),
+    )
+
+
+def _measure_own(probe: Probe) -> Baselines | None:
+    if probe.batch.source == "synthetic":
+        return None
+    return measure_baselines(probe, probe.batch)
+
+
+def _is_trained(probe: Probe, own: Baselines | None) -> tuple[bool, str]:
+    """Tell fresh from trained, and say by what."""
+    if probe.pipeline.fresh is not None:
+        return not probe.pipeline.fresh, "declared"
+    if own is not None and own.loss < own.unigram - 2 * TRAINED_MARGIN:
+        return True, "it beats a constant predictor on its own batch"
+    gains = [
+        parameter
+        for name, parameter in probe.pipeline.model.named_parameters()
+        if parameter.ndim == 1 and parameter.numel() > 1 and name.endswith("weight")
+    ]
+    if gains and any(bool((gain != gain[0]).any()) for gain in gains):
+        return True, "the gains of its norms have moved"
+    return False, "its norms are as they were made" if gains else "nothing says that it is trained"
+
+
+# ---- fresh ---------------------------------------------------------------------------------
+
+
+def _check_fresh(probe: Probe, own: Baselines | None, why: str) -> CheckResult:
+    from_factory = probe.pipeline.make_model is not None
+    start = measure_start(probe, fresh=from_factory)
+    numbers: dict[str, Any] = {"judged_as": "fresh", "because": why, **asdict(start)}
+    if own is not None:
+        numbers |= {"own_batch": asdict(own)}
+    sure = from_factory or probe.pipeline.fresh is True
+    odd = _odd_weights(probe, numbers, from_factory) if sure else None
+    if odd is not None:
+        return odd
+    excess = start.loss_random - start.baseline
+    if not excess <= EXCESS_WARN:  # NaN is too high as well
+        return _too_high(probe, start, numbers, from_factory)
+    low = _too_low(start, own, numbers)
+    if low is not None:
+        return low
+    return CheckResult(
+        check="initial_loss",
+        status=Status.PASS,
+        reason="initial_loss.ok",
+        claim=say(
+            "a fresh model scores {loss} nats on random tokens, and ln {width} is {baseline}",
+            loss=start.loss_random,
+            width=round(math.exp(start.baseline)),
+            baseline=start.baseline,
+        ),
+        measured=say("{excess} above ln V", excess=excess),
+        expected=say("at most {limit} above", limit=EXCESS_WARN),
+        numbers=numbers,
+    )
+
+
+def _too_high(
+    probe: Probe, start: Start, numbers: dict[str, Any], from_factory: bool
+) -> CheckResult:
+    excess = start.loss_random - start.baseline
+    return CheckResult(
+        check="initial_loss",
+        status=Status.WARN if excess <= EXCESS_FAIL else Status.FAIL,
+        reason="initial_loss.too_high",
+        claim=say(
+            "before any training the model is confident: it scores {loss} nats on random tokens, "
+            "where guessing scores {baseline}",
+            loss=start.loss_random,
+            baseline=start.baseline,
+        ),
+        measured=say(
+            "{excess} above ln V; logits spread with standard deviation {std}",
+            excess=excess,
+            std=start.logit_std,
+        ),
+        expected=say(
+            "at most {warn} above ln V (a failure from {fail})", warn=EXCESS_WARN, fail=EXCESS_FAIL
+        ),
+        causes=_causes_of_spread(probe, start, from_factory),
+        next_step=say(
+            "draw embedding and head from N(0, 0.02), or divide the logits by {std}",
+            std=start.logit_std,
+        ),
+        numbers=numbers,
+    )
+
+
+def _causes_of_spread(probe: Probe, start: Start, from_factory: bool) -> tuple[Text, ...]:
+    """What the weights show: a tied unit-variance table, a wide head, a bias, trained weights."""
+    causes = []
+    with probe.model(fresh=from_factory) as model:
+        tables = {
+            module.weight.data_ptr(): module.weight
+            for module in model.modules()
+            if isinstance(module, nn.Embedding)
+        }
+        heads = [
+            module.weight
+            for module in model.modules()
+            if isinstance(module, nn.Linear) and module.out_features >= probe.vocab_size
+        ]
+        for head in heads[-1:]:
+            std = float(head.detach().float().std())
+            ordinary = 1 / math.sqrt(head.shape[1])
+            if head.data_ptr() in tables and std > 0.3:
+                causes.append(
+                    say(
+                        "the head shares the token embedding, whose standard deviation is {std} "
+                        "(nn.Embedding draws N(0, 1)): logits grow with the square root of the "
+                        "width",
+                        std=std,
+                    )
+                )
+            elif std > 2 * ordinary:
+                causes.append(
+                    say(
+                        "the head's weights have standard deviation {std}; {ordinary} gives logits "
+                        "of size 1",
+                        std=std,
+                        ordinary=ordinary,
+                    )
+                )
+    if start.class_share > 0.5:
+        causes.append(
+            say(
+                "{share} of the spread is the same at every position: some tokens are favoured "
+                "whatever was read, as by a large bias",
+                share=start.class_share,
+            )
+        )
+    if not causes and not from_factory and probe.pipeline.fresh is None:
+        causes.append(say("the weights are trained ones: declare fresh=False"))
+    return tuple(causes)
+
+
+def _too_low(start: Start, own: Baselines | None, numbers: dict[str, Any]) -> CheckResult | None:
+    """Below ln V by more than the luck of the drawn targets."""
+    luck = 0.02 + SIGMAS * start.logit_std / math.sqrt(start.drawn)
+    if not start.reported_random >= start.baseline - luck:
+        return _low_result(
+            "random tokens", start.reported_random, start.baseline, luck, numbers, leak=True
+        )
+    if own is not None:
+        # a random bias for each token weighs in with the share of that token in the text
+        luck = 0.05 + SIGMAS * start.logit_std * own.concentration
+        if not own.loss >= start.baseline - luck:
+            return _low_result("its own batch", own.loss, start.baseline, luck, numbers, leak=False)
+    return None
+
+
+def _low_result(
+    where: str, loss: float, baseline: float, luck: float, numbers: dict[str, Any], *, leak: bool
+) -> CheckResult:
+    return CheckResult(
+        check="initial_loss",
+        status=Status.FAIL,
+        reason="initial_loss.too_low",
+        claim=say(
+            "a model that should know nothing scores {loss} nats on {where}, below ln V = "
+            "{baseline}",
+            loss=loss,
+            where=where,
+            baseline=baseline,
+        ),
+        measured=say("{below} below ln V", below=baseline - loss),
+        expected=say("at most {luck} below, by luck", luck=luck),
+        causes=(
+            say("the targets reach the prediction: forward reads them before it has the logits"),
+        )
+        if leak
+        else (
+            say("targets equal inputs, and head and embedding are tied: copying is already known"),
+            say("the weights are trained ones: declare fresh=False"),
+            say("the next token leaks in: see causal_independence"),
+        ),
+        next_step=say("compare the batch with `shift`; print loss for targets drawn at random"),
+        numbers=numbers,
+    )
+
+
+def _odd_weights(probe: Probe, numbers: dict[str, Any], from_factory: bool) -> CheckResult | None:
+    with probe.model(fresh=from_factory) as model:
+        pairs = find_identical_layers(model)
+        patterns = find_patterns(model)
+    numbers |= {"identical_layers": len(pairs), "patterned": patterns}
+    if pairs:
+        first, second = pairs[0]
+        return CheckResult(
+            check="initial_loss",
+            status=Status.FAIL,
+            reason="initial_loss.identical_layers",
+            claim=say("{second} starts as an exact copy of {first}", first=first, second=second),
+            measured=say("{count} pairs of matrices are equal bit for bit", count=len(pairs)),
+            expected=say("0, because two draws never agree"),
+            causes=(
+                say(
+                    "layers are made with copy.deepcopy of one layer, as nn.TransformerEncoder does"
+                ),
+                say("the seed is set again before each layer is made"),
+            ),
+            next_step=say("build each layer with its own constructor call"),
+            numbers=numbers,
+        )
+    if patterns:
+        return CheckResult(
+            check="initial_loss",
+            status=Status.FAIL,
+            reason="initial_loss.patterned_weights",
+            claim=say(
+                "{name} is filled by a rule in place of random numbers, so that its units start "
+                "alike",
+                name=patterns[0],
+            ),
+            measured=say(
+                "rank of at most {rank} in a corner of {corner} x {corner}",
+                rank=PATTERN_RANK_MAX,
+                corner=CORNER,
+            ),
+            expected=say("full rank"),
+            where=say("{count} matrices; first is {name}", count=len(patterns), name=patterns[0]),
+            causes=(say("a constant fill or a placeholder stands in for the initialisation"),),
+            next_step=say("draw the weights: nn.init.normal_(weight, std=0.02)"),
+            numbers=numbers,
+        )
+    return None
+
+
+# ---- trained -------------------------------------------------------------------------------
+
+
+def _judge_trained(own: Baselines, why: str) -> CheckResult:
+    numbers: dict[str, Any] = {"judged_as": "trained", "because": why, **asdict(own)}
+    facts = {"loss": own.loss, "unigram": own.unigram, "uniform": own.uniform}
+    common: dict[str, Any] = {
+        "check": "initial_loss",
+        "measured": say("{loss} nats on its own batch", **facts),
+        "expected": say(
+            "clearly below {unigram}, the score of a constant predictor; a random one has "
+            "{uniform}",
+            **facts,
+        ),
+        "numbers": numbers,
+    }
+    if not own.loss <= own.uniform - TRAINED_MARGIN:
+        wrong = not own.loss <= own.uniform + EXCESS_WARN
+        return CheckResult(
+            status=Status.FAIL,
+            reason="initial_loss.wrong_weights" if wrong else "initial_loss.not_trained",
+            claim=say(
+                "a trained model scores {loss} nats on its own data, worse than guessing "
+                "({uniform})"
+                if wrong
+                else "a trained model scores {loss} nats on its own data, as a fresh one does "
+                "({uniform})",
+                **facts,
+            ),
+            causes=_WRONG_WEIGHTS if wrong else _NOT_LOADED,
+            next_step=say("compare the tokenizer's fingerprint with the one in the checkpoint")
+            if wrong
+            else say("load with strict=True and compare the loss with the one in the checkpoint"),
+            **common,
+        )
+    if not own.loss <= own.unigram - TRAINED_MARGIN:
+        return CheckResult(
+            status=Status.WARN,
+            reason="initial_loss.barely_trained",
+            claim=say(
+                "a trained model scores {loss} nats, no better than always giving each token its "
+                "frequency ({unigram})",
+                **facts,
+            ),
+            next_step=say("train longer, or look at gradients and learning rate"),
+            **common,
+        )
+    return CheckResult(
+        status=Status.PASS,
+        reason="initial_loss.ok",
+        claim=say(
+            "a trained model scores {loss} nats, below a constant predictor ({unigram}) and a "
+            "random one ({uniform})",
+            **facts,
+        ),
+        **common,
+    )
+
+
+_WRONG_WEIGHTS = (
+    say("another tokenizer made these ids: equal size is not the same vocabulary"),
+    say("some weights stayed at their start: a head or an embedding with another name"),
+)
+_NOT_LOADED = (
+    say("the checkpoint was not loaded into this model (strict=False hides missing keys)"),
+    say("the training changed nothing: rate 0, frozen weights, an optimizer of another model"),
+)
+
+
+def _judge_number(loss: float, vocab_size: int, fresh: bool | None) -> CheckResult:
+    """Judge a loss alone."""
+    baseline = math.log(vocab_size)
+    numbers = {"loss": loss, "baseline": baseline}
+    excess = loss - baseline
+    status, reason = Status.PASS, "initial_loss.ok"
+    if fresh is False:
+        if not excess <= -TRAINED_MARGIN:
+            status, reason = Status.FAIL, "initial_loss.not_trained"
+    elif not excess <= EXCESS_WARN:
+        status = Status.WARN if excess <= EXCESS_FAIL else Status.FAIL
+        reason = "initial_loss.too_high"
+    elif not excess >= -EXCESS_WARN:
+        status, reason = Status.FAIL, "initial_loss.too_low"
+    return CheckResult(
+        check="initial_loss",
+        status=status,
+        reason=reason,
+        claim=say(
+            "the first loss is {loss} nats, and ln {V} is {baseline}",
+            loss=loss,
+            V=vocab_size,
+            baseline=baseline,
+        ),
+        measured=say("{excess} above ln V", excess=excess),
+        expected=say("below ln V by at least {margin}", margin=TRAINED_MARGIN)
+        if fresh is False
+        else say("within {limit} of ln V", limit=EXCESS_WARN),
+        next_step="" if status is Status.PASS else say("give the model itself to see causes"),
+        numbers=numbers,
+    )

@@ -1,0 +1,495 @@
+"""Optimizer: one step moves every trainable parameter, downhill, by a sane amount.
+
+Why it matters
+    A parameter that no group holds keeps its random value for the whole run, and the others
+    learn to live with it: the loss falls, only less far. A rate that is 30 times too high is
+    visible in five steps, and looks like a bug of the model when it is met later.
+
+How it is measured
+    The optimizer is built for a copy of the model, and what it holds is compared by identity with
+    what the model lists and with what the loss trains. One step with the decay switched off shows
+    the motion of each parameter, one step with gradients of zero shows the decay alone; both in
+    float64 with jittered weights. Motion against the gradient is downhill. Then five steps on one
+    batch in the model's own dtype: the loss must not end above where knowing nothing would put
+    it, and the size of an update over the size of the weights is reported (1e-3 is usual).
+
+What it cannot see
+    Your training loop: a step before backward, a forgotten zero_grad or a scheduler are for
+    `training_step` and `schedule`. State that a checkpoint restored. A rate that is 3 times too
+    high, or too low. Whether an optimizer of your own is the one that its paper describes, save
+    that its Adam begins with a step of one learning rate.
+
+Break it
+    python -m exercises.break_optimizer
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from diagnostics._optimizer_step import (
+    Coverage,
+    MakeOptimizer,
+    Move,
+    Trial,
+    as_optimizers,
+    measure_coverage,
+    measure_moves,
+    measure_trial,
+    rate_of,
+    set_usual_rate,
+)
+from diagnostics._pipeline import Pipeline
+from diagnostics._probe import MissingPartError, Probe, ln
+from diagnostics._result import CheckResult, Status
+from diagnostics._text import Text, say
+
+# Median of the last three losses after 5 clipped steps, over max(first loss, ln V). Measured on
+# debug and 6-layer models, fresh and trained: at most 0.97 up to AdamW 5e-2 and SGD 0.5, and at
+# least 1.17 at AdamW 0.1.
+EXPLOSION = 1.1
+STILL = 1e-14  # motion over the largest weight: 45 rounding errors of float64
+NO_GRADIENT = 1e-10  # of the largest gradient: rounding, such as that of a key bias in attention
+SOME_GRADIENT = 1e-3  # of a parameter's mean gradient: elements that ought to move
+RATIO_MIN = 1e-7  # update over weight; fine-tuning at 1e-6 gives about 5e-5
+ADAM_TOLERANCE = 0.02
+
+
+def check_optimizer(
+    model: nn.Module,
+    make_optimizer: MakeOptimizer,
+    inputs: Tensor | None = None,
+    targets: Tensor | None = None,
+    **parts: Any,
+) -> CheckResult:
+    """Check what one step of `make_optimizer(copy of model)` does.
+
+    make_optimizer: (model) -> an optimizer, or a list of them, over the model it is given.
+    inputs, targets: (B, T) to take the step on; None: random tokens.
+    parts: other fields of Pipeline, such as forward, vocab_size or learning_rate.
+    Raises ValueError when only one of inputs and targets is given.
+    """
+    if (inputs is None) != (targets is None):
+        raise ValueError("inputs and targets belong together, got only one of them")
+    batch = None if inputs is None or targets is None else (inputs, targets)
+    return run(Probe(Pipeline(model, make_optimizer=make_optimizer, batch=batch, **parts)))
+
+
+def run(probe: Probe) -> CheckResult:
+    """Judge coverage, then one step, then five."""
+    make_optimizer = probe.pipeline.make_optimizer
+    if make_optimizer is None:
+        raise MissingPartError("make_optimizer", why="there is no optimizer to look at")
+    try:
+        coverage = measure_coverage(probe, make_optimizer)
+    except ValueError as error:  # torch's own words for a parameter in two groups
+        if "more than one parameter group" not in str(error):
+            raise
+        return _fail(_REPEATED, [], say("torch refused it: {error}", error=str(error)), {})
+    numbers: dict[str, Any] = {
+        "trainable": coverage.trainable,
+        "missing": coverage.missing,
+        "foreign": coverage.foreign,
+        "repeated": coverage.repeated,
+        "frozen": coverage.frozen,
+        "learning_rates": _rates(probe, make_optimizer),
+    }
+    problem = _judge_coverage(coverage, numbers)
+    if problem is not None:
+        return problem
+    moves = measure_moves(probe, make_optimizer)
+    numbers |= _describe(moves)
+    problem = _judge_motion(moves, numbers) or _judge_decay(moves, numbers)
+    if problem is not None and problem.failed:
+        return problem
+    problem = _judge_adam(moves, _class_names(probe, make_optimizer), numbers) or problem
+    if problem is not None and problem.failed:
+        return problem
+    trial = measure_trial(probe, make_optimizer)
+    numbers |= {"losses": trial.losses, "update_to_weight": trial.ratios, "still": trial.still}
+    return _judge_trial(trial, probe, numbers) or problem or _passed(moves, trial, numbers)
+
+
+@dataclass(frozen=True)
+class _Fault:
+    """A reason and its words; {names} are filled in by `_fail`."""
+
+    reason: str
+    claim: str
+    expected: str
+    next_step: str
+    causes: tuple[str, ...] = ()
+    status: Status = Status.FAIL
+
+
+_FOREIGN = _Fault(
+    "optimizer.foreign_parameters",
+    "the optimizer holds {count} parameter(s) that are not this model's",
+    "only parameters of the model that is trained",
+    "build the optimizer from the model, after the model is final",
+    (
+        "the model was built anew, copied or wrapped after the optimizer was made",
+        "layers were replaced after the optimizer was made",
+    ),
+)
+_IGNORED_ARGUMENT = _Fault(
+    "optimizer.foreign_parameters",
+    "make_optimizer, asked for a copy's optimizer, returns one over {count} other parameter(s)",
+    "the parameters of the model that make_optimizer is given",
+    "build it from the argument: lambda model: AdamW(model.parameters(), ...)",
+    ("make_optimizer ignores its argument and uses a model from outside",),
+)
+_MISSING = _Fault(
+    "optimizer.missing_parameters",
+    "{count} of {total} trainable parameters are in no group: no step ever moves them",
+    "every trainable parameter in exactly one group",
+    "add what is left over to a group, or freeze it with requires_grad_(False)",
+    ("the filter that sorts names or shapes into groups leaves these out",),
+)
+_REPEATED = _Fault(
+    "optimizer.repeated_parameters",
+    "parameters are in the optimizer more than once, and are stepped more than once",
+    "every trainable parameter in exactly one group",
+    "build groups from model.named_parameters(), which lists a tied tensor once",
+    ("a tied tensor was listed under both of its names",),
+)
+_UNREGISTERED = _Fault(
+    "optimizer.unregistered_parameters",
+    "the loss trains {count} tensor(s) that model.parameters() does not list",
+    "every tensor that gets a gradient is a parameter of the model and of the optimizer",
+    "keep layers in nn.ModuleList or nn.ModuleDict, and build none inside forward",
+    (
+        "layers are kept in a plain list or dict, which registers nothing",
+        "a layer is built inside forward, with new weights at every call",
+    ),
+)
+_NOT_FINITE = _Fault(
+    "optimizer.not_finite",
+    "one step turns {count} of {total} parameters into NaN or infinity",
+    "finite weights",
+    "print the learning rate, then the state of the first of these parameters",
+)
+_DOES_NOT_MOVE = _Fault(
+    "optimizer.does_not_move",
+    "one step moves none of the {total} parameters that have a gradient",
+    "every one of them moves",
+    "print [group['lr'] for group in optimizer.param_groups]",
+)
+_STILL = _Fault(
+    "optimizer.some_do_not_move",
+    "one step leaves {count} of {total} parameters that have a gradient where they are",
+    "every one of them moves, by more than weight decay alone",
+    "print the group and the state of the first of these parameters",
+)
+_PARTLY = _Fault(
+    "optimizer.partly_moved",
+    "one step moves only some elements of {count} of {total} parameters",
+    "every element with a gradient moves",
+    "compare the parameter before and after one step, element by element",
+    ("the update is written to a part or a copy of the tensor (is it contiguous?)",),
+)
+_UPHILL = _Fault(
+    "optimizer.uphill",
+    "one step goes uphill for {count} of {total} parameters: along the gradient, not against it",
+    "motion against the gradient, which lowers the loss",
+    "print the sign of (after - before) * gradient for one weight: it must be negative",
+    ("maximize=True, a negative learning rate, or a sign lost in the update or in the loss",),
+)
+_DECAY_SIGN = _Fault(
+    "optimizer.decay_sign",
+    "without a gradient, one step makes the weights of {count} of {total} parameters grow",
+    "weight decay pulls weights toward 0",
+    "subtract the decay: weight -= rate * decay * weight",
+    ("the decay is added where it should be subtracted",),
+)
+_COUPLED = _Fault(
+    "optimizer.coupled_decay",
+    "weight decay goes through Adam's scaling in {count} of {total} parameters: its strength no "
+    "longer depends on the size of a weight",
+    "decay proportional to the weight, as in AdamW",
+    "use torch.optim.AdamW, where weight_decay means what recipes mean by it",
+    ("torch.optim.Adam with weight_decay adds the decay to the gradient",),
+    status=Status.WARN,
+)
+_NO_CORRECTION = _Fault(
+    "optimizer.no_bias_correction",
+    "Adam's first step is {ratio} learning rates instead of 1 in {count} of {total} parameters",
+    "1: divided by 1 - beta ** step, both averages cancel in the first step",
+    "divide the averages by 1 - beta1 ** step and 1 - beta2 ** step",
+    ("the averages are used without bias correction",),
+)
+_STEP_COUNTER = _Fault(
+    "optimizer.step_counter",
+    "Adam's first step is taken as a later one ({ratio} learning rates instead of 1) in {count} "
+    "of {total} parameters",
+    "every parameter's first step counts as step 1",
+    "count steps once per call of step(), not once per parameter",
+    ("the step counter is raised inside the loop over parameters, or starts too high",),
+)
+_TOO_LARGE = _Fault(
+    "optimizer.update_too_large",
+    "five steps on one batch drive the loss from {first} to {last}",
+    "at most {limit}: 1.1 times what knowing nothing costs",
+    "divide the learning rate ({rate}) by 10 and run this check again",
+    ("the learning rate is far too high: one update is {ratio} times the size of the weights",),
+)
+_ROUNDING = _Fault(
+    "optimizer.lost_to_rounding",
+    "{count} parameter(s) move in float64, but not at all in their own dtype",
+    "updates larger than the rounding step of the weights",
+    "keep a float32 copy of the weights for the optimizer, or raise the learning rate",
+    ("an update smaller than half a rounding step of the weight is lost",),
+    status=Status.WARN,
+)
+_TOO_SMALL = _Fault(
+    "optimizer.update_too_small",
+    "one update is {ratio} times the size of the weights",
+    "about 1e-3 while training from scratch, at least 1e-7",
+    "multiply the learning rate ({rate}) by 100 and compare the losses of 100 steps",
+    ("the learning rate is far too low",),
+    status=Status.WARN,
+)
+
+
+def _judge_coverage(coverage: Coverage, numbers: dict[str, Any]) -> CheckResult | None:
+    facts = {"total": coverage.trainable}
+    if coverage.foreign:
+        fault = _IGNORED_ARGUMENT if coverage.foreign_of_original else _FOREIGN
+        names = coverage.missing
+        measured = say("{missing} of the model's own are missing", missing=len(names))
+        return _fail(fault, names, measured, numbers, count=coverage.foreign, **facts)
+    if coverage.unregistered:
+        shapes = coverage.unregistered
+        measured = say("shapes {shapes}", shapes=_some(shapes))
+        return _fail(_UNREGISTERED, [], measured, numbers, count=len(shapes), **facts)
+    if coverage.missing:
+        return _fail(_MISSING, coverage.missing, say(""), numbers, **facts)
+    if coverage.repeated:
+        return _fail(_REPEATED, coverage.repeated, say(""), numbers, **facts)
+    return None
+
+
+def _judge_motion(moves: list[Move], numbers: dict[str, Any]) -> CheckResult | None:
+    """Judge what the gradient alone does to each parameter."""
+    largest = max((float(m.gradient.abs().max()) for m in moves if m.gradient.numel()), default=0)
+    judged = [m for m in moves if not float(m.gradient.abs().max()) <= NO_GRADIENT * largest]
+    total = {"total": len(judged)}
+    wild = [m.name for m in moves if not torch.isfinite(m.motion + m.decay).all()]
+    if wild:
+        return _fail(_NOT_FINITE, wild, _rates_text(numbers), numbers, total=len(moves))
+    still = [m.name for m in judged if _is_still(m)]
+    if judged and len(still) == len(judged):
+        causes = (say("the learning rate is 0"),) if not any(numbers["learning_rates"]) else ()
+        return _fail(_DOES_NOT_MOVE, still, _rates_text(numbers), numbers, causes=causes, **total)
+    if still:
+        return _fail(_STILL, still, _rates_text(numbers), numbers, **total)
+    uphill = [m.name for m in judged if not float((m.motion * m.gradient).sum()) < 0]
+    if uphill:
+        return _fail(_UPHILL, uphill, _rates_text(numbers), numbers, **total)
+    shares = {m.name: _moved_share(m) for m in judged}
+    partly = [name for name, share in shares.items() if share < 0.5]
+    if partly:
+        measured = say(
+            "{share} of the elements of {name} move", share=shares[partly[0]], name=partly[0]
+        )
+        return _fail(_PARTLY, partly, measured, numbers, **total)
+    return None
+
+
+def _judge_decay(moves: list[Move], numbers: dict[str, Any]) -> CheckResult | None:
+    """Judge what a step does without a gradient."""
+    decayed = [m for m in moves if float(m.decay.abs().max()) > 0]
+    grown = [m.name for m in decayed if _cosine(m.decay, m.weight) > 0.5]
+    if grown:
+        first = next(m for m in decayed if m.name == grown[0])
+        factor = 1 + float((first.decay * first.weight).sum() / first.weight.square().sum())
+        measured = say("{name} is multiplied by {factor}", name=grown[0], factor=factor)
+        return _fail(_DECAY_SIGN, grown, measured, numbers, total=len(decayed))
+    # a decay proportional to the weight has a cosine of -1 with it; the sign of a weight, -0.8
+    coupled = [
+        m.name for m in decayed if m.weight.numel() > 1 and -0.95 < _cosine(m.decay, m.weight) < 0
+    ]
+    if coupled:
+        cosine = next(_cosine(m.decay, m.weight) for m in decayed if m.name == coupled[0])
+        measured = say("cosine of {cosine} between decay and weight", cosine=cosine)
+        return _fail(_COUPLED, coupled, measured, numbers, total=len(decayed))
+    return None
+
+
+def _judge_adam(
+    moves: list[Move], classes: list[str], numbers: dict[str, Any]
+) -> CheckResult | None:
+    """Compare an Adam's first step with its closed form: rate * gradient / (|gradient| + eps)."""
+    if not all(name.lower() in ("adam", "adamw", "myadam", "myadamw") or name for name in classes):
+        return None
+    plain = all("adam" in name.lower() and not _is_variant(name) for name in classes)
+    if not (plain and classes):
+        return None
+    late: dict[str, int | float] = {}
+    ratios: dict[str, float] = {}
+    for move in moves:
+        ratio = _first_step_in_rates(move)
+        if ratio is None:
+            continue
+        ratios[move.name] = ratio
+        step = _fitting_step(ratio, move.group["betas"], len(moves))
+        if step is not None and step != 1:
+            late[move.name] = step
+    numbers["adam_first_step"] = ratios
+    if not late:
+        return None
+    names = list(late)
+    facts = {"ratio": ratios[names[-1]], "total": len(ratios)}
+    counted = any(math.isfinite(step) for step in late.values())
+    fault = _STEP_COUNTER if counted else _NO_CORRECTION
+    measured = say("first step of {name}: {ratio} rates", name=names[-1], ratio=facts["ratio"])
+    return _fail(fault, names, measured, numbers, **facts)
+
+
+def _judge_trial(trial: Trial, probe: Probe, numbers: dict[str, Any]) -> CheckResult | None:
+    limit = EXPLOSION * max(trial.losses[0], ln(probe.vocab_size))
+    ended = sorted(trial.losses[-3:])[1] if all(map(math.isfinite, trial.losses)) else math.nan
+    rate = max(numbers["learning_rates"], default=0.0)
+    ratio = max(trial.ratios[:2])
+    facts = {"first": trial.losses[0], "last": ended, "limit": limit, "rate": rate, "ratio": ratio}
+    shown = ", ".join(f"{loss:.2f}" for loss in trial.losses)
+    if not ended <= limit:
+        return _fail(_TOO_LARGE, [], say("losses {shown}", shown=shown), numbers, **facts)
+    if trial.still:
+        return _fail(_ROUNDING, trial.still, _rates_text(numbers), numbers)
+    if not ratio >= RATIO_MIN:
+        return _fail(_TOO_SMALL, [], say("losses {shown}", shown=shown), numbers, **facts)
+    return None
+
+
+def _passed(moves: list[Move], trial: Trial, numbers: dict[str, Any]) -> CheckResult:
+    return CheckResult(
+        check="optimizer",
+        status=Status.PASS,
+        reason="optimizer.ok",
+        claim=say(
+            "one step moves all {count} parameters that have a gradient, downhill, by {ratio} of "
+            "the weights' size; loss {first} -> {last} in {steps} steps",
+            count=len(moves),
+            ratio=trial.ratios[0],
+            first=trial.losses[0],
+            last=trial.losses[-1],
+            steps=len(trial.ratios),
+        ),
+        measured=_rates_text(numbers),
+        numbers=numbers,
+    )
+
+
+def _fail(
+    fault: _Fault,
+    names: Sequence[str],
+    measured: Text,
+    numbers: dict[str, Any],
+    *,
+    causes: tuple[Text, ...] | None = None,
+    **facts: Any,
+) -> CheckResult:
+    facts = {"count": len(names), **facts}
+    return CheckResult(
+        check="optimizer",
+        status=fault.status,
+        reason=fault.reason,
+        claim=say(fault.claim, **facts),
+        measured=measured,
+        expected=say(fault.expected, **facts),
+        where=say("{names}", names=_some(names)) if names else "",
+        causes=tuple(say(cause, **facts) for cause in fault.causes) if causes is None else causes,
+        next_step=say(fault.next_step, **facts),
+        numbers={**numbers, "names": list(names)},
+    )
+
+
+def _describe(moves: list[Move]) -> dict[str, Any]:
+    """Return the numbers that every verdict carries."""
+    decayed = [m for m in moves if float(m.decay.abs().max()) > 0]
+    return {
+        "update_to_weight_by_name": {
+            m.name: float(m.motion.norm() / m.weight.norm().clamp_min(1e-30)) for m in moves
+        },
+        "decayed_matrices": sum(m.weight.ndim >= 2 for m in decayed),
+        "decayed_vectors": sum(m.weight.ndim < 2 for m in decayed),  # biases and gains of norms
+    }
+
+
+def _is_still(move: Move) -> bool:
+    return not float(move.motion.abs().max()) > STILL * float(move.weight.abs().max())
+
+
+def _moved_share(move: Move) -> float:
+    """Return the share of elements with a gradient worth the name that moved."""
+    wanted = move.gradient.abs() > SOME_GRADIENT * move.gradient.square().mean().sqrt()
+    moved = move.motion.abs() > STILL * move.weight.abs().max()
+    return float((moved & wanted).sum() / wanted.sum().clamp_min(1))
+
+
+def _cosine(a: Tensor, b: Tensor) -> float:
+    return float((a * b).sum() / (a.norm() * b.norm()).clamp_min(1e-30))
+
+
+def _is_variant(name: str) -> bool:
+    """Whether an optimizer with Adam in its name begins otherwise than Adam, by design."""
+    return any(word in name.lower() for word in ("nadam", "radam", "adamax", "mini", "8bit"))
+
+
+def _first_step_in_rates(move: Move) -> float | None:
+    """Return the median size of the first step, in learning rates, where eps does not count."""
+    rate, eps = rate_of(move.group), move.group.get("eps")
+    if not rate or eps is None or "betas" not in move.group:
+        return None
+    clear = move.gradient.abs() > 1e4 * float(eps)
+    return float(move.motion[clear].abs().median()) / abs(rate) if clear.any() else None
+
+
+def _fitting_step(ratio: float, betas: tuple[float, float], count: int) -> float | None:
+    """Return the step number at which a correct Adam's first average would be that large.
+
+    Infinity stands for no correction at all; None for a step that fits nothing.
+    """
+    beta1, beta2 = (float(beta) for beta in betas)
+
+    def size(step: float) -> float:
+        return (1 - beta1) / (1 - beta1**step) * math.sqrt((1 - beta2**step) / (1 - beta2))
+
+    uncorrected = ((1 - beta1) / math.sqrt(1 - beta2), 1 - beta1, 1 / math.sqrt(1 - beta2))
+    for step in range(1, count + 3):
+        expected = size(step) if step > 1 else 1.0
+        if abs(ratio - (1 - beta1) / (1 - beta1**step) / math.sqrt((1 - beta2) / (1 - beta2**step))) < ADAM_TOLERANCE * expected:
+            return step
+    if any(abs(ratio - wrong) < ADAM_TOLERANCE * wrong for wrong in uncorrected):
+        return math.inf
+    return None
+
+
+def _rates(probe: Probe, make_optimizer: MakeOptimizer) -> list[float]:
+    with probe.seeded("optimizer"), probe.model(train=True) as model:
+        optimizers = as_optimizers(make_optimizer(model))
+        set_usual_rate(probe, optimizers)
+        rates = [rate_of(group) for o in optimizers for group in o.param_groups]
+    return [rate for rate in rates if rate is not None]
+
+
+def _class_names(probe: Probe, make_optimizer: MakeOptimizer) -> list[str]:
+    with probe.seeded("optimizer"), probe.model(train=True) as model:
+        return [type(o).__name__ for o in as_optimizers(make_optimizer(model))]
+
+
+def _rates_text(numbers: dict[str, Any]) -> Text:
+    rates = sorted(set(numbers["learning_rates"]))
+    return say("learning rate {rates}", rates=", ".join(f"{rate:g}" for rate in rates) or "unknown")
+
+
+def _some(names: Sequence[str], most: int = 3) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
