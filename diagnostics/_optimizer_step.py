@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from diagnostics._probe import JITTER_STD, Probe
+from diagnostics._probe import JITTER_STD, Batch, Probe
 
+ROWS, LENGTH = 8, 32  # of the batch that the steps are taken on
 TRIAL_STEPS = 5  # enough for a rate that is far too high to show, on one batch
 SCHEDULE_LOOKS = 64  # places at which a schedule is read to find its peak
 
@@ -35,6 +36,8 @@ class Coverage:
     foreign: int  # of another model
     foreign_of_original: bool  # of the very model that was copied: the argument was ignored
     unregistered: list[str]  # shapes of tensors that the loss trains and the model does not list
+    rates: list[float]  # learning rate per group, as training will use it
+    classes: list[str]  # of the optimizers
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,7 @@ class Trial:
     losses: list[float]  # before each step, and after the last
     ratios: list[float]  # size of the update over size of the weights, per step
     still: list[str]  # parameters with a gradient that no step moved
+    moved_share: float  # of the elements that had a gradient
 
 
 def as_optimizers(made: Any) -> list[Optimizer]:
@@ -77,9 +81,11 @@ def measure_coverage(probe: Probe, make_optimizer: MakeOptimizer) -> Coverage:
     """Compare, by identity, what the optimizer holds with what the loss and the model train."""
     with probe.seeded("optimizer"), probe.model(train=True) as model:
         optimizers = as_optimizers(make_optimizer(model))
+        set_usual_rate(probe, optimizers)
+        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
         with torch.enable_grad():
-            leaves = list(graph_leaves(probe.loss(model)[1]))
-        held = [p for o in optimizers for group in o.param_groups for p in group["params"]]
+            leaves = list(graph_leaves(probe.loss(model, _batch(probe))[1]))
+        held = [p for group in groups for p in group["params"]]
         names = {id(p): name for name, p in model.named_parameters()}
         trainable = {id(p): name for name, p in model.named_parameters() if p.requires_grad}
         held_ids = {id(p) for p in held}
@@ -97,6 +103,8 @@ def measure_coverage(probe: Probe, make_optimizer: MakeOptimizer) -> Coverage:
                 for leaf in leaves
                 if id(leaf) not in names and id(leaf) not in held_ids
             ],
+            rates=[rate for group in groups if (rate := rate_of(group)) is not None],
+            classes=[type(optimizer).__name__ for optimizer in optimizers],
         )
 
 
@@ -139,18 +147,27 @@ def measure_trial(probe: Probe, make_optimizer: MakeOptimizer) -> Trial:
         set_usual_rate(probe, optimizers)
         parameters = dict(model.named_parameters())
         start = {name: p.detach().clone() for name, p in parameters.items()}
-        with_gradient: set[str] = set()
+        touched = {name: torch.zeros_like(p, dtype=torch.bool) for name, p in parameters.items()}
         for _ in range(TRIAL_STEPS):
             losses.append(_backward(probe, model))
             before = [p.detach().clone() for p in parameters.values()]
-            with_gradient |= {n for n, p in parameters.items() if _has_gradient(p)}
+            for name, parameter in parameters.items():
+                if parameter.grad is not None:
+                    touched[name] |= _dense(parameter.grad) != 0
             for optimizer in optimizers:
                 optimizer.step()
             ratios.append(_norm(_difference(parameters.values(), before)) / _norm(before))
         with torch.no_grad():
-            losses.append(probe.loss(model)[1].detach())
-        still = [n for n in sorted(with_gradient) if torch.equal(parameters[n], start[n])]
-    return Trial([float(loss.double().mean()) for loss in losses], ratios, still)
+            losses.append(probe.loss(model, _batch(probe))[1].detach())
+        moved = {n: (p.detach() != start[n]) & touched[n] for n, p in parameters.items()}
+        counts = {n: int(mask.sum()) for n, mask in moved.items()}
+        wanted = {n: int(mask.sum()) for n, mask in touched.items()}
+    return Trial(
+        losses=[float(loss.double().mean()) for loss in losses],
+        ratios=ratios,
+        still=[name for name in parameters if wanted[name] and not counts[name]],
+        moved_share=sum(counts.values()) / max(1, sum(wanted.values())),
+    )
 
 
 def set_usual_rate(probe: Probe, optimizers: list[Optimizer]) -> None:
@@ -228,15 +245,15 @@ def _backward(probe: Probe, model: nn.Module) -> Tensor:
     for parameter in model.parameters():
         parameter.grad = None
     with torch.enable_grad():
-        loss = probe.loss(model)[1]
+        loss = probe.loss(model, _batch(probe))[1]
         loss.backward()
     dense = [p for p in model.parameters() if p.grad is None or p.grad.layout == torch.strided]
     nn.utils.clip_grad_norm_(dense, 1.0)  # as most loops do; Adam hardly notices
     return loss.detach()
 
 
-def _has_gradient(parameter: nn.Parameter) -> bool:
-    return parameter.grad is not None and bool(_dense(parameter.grad).any())
+def _batch(probe: Probe) -> Batch:
+    return probe.batch.crop(ROWS, LENGTH, probe.pipeline.ignore_index)
 
 
 def _dense(gradient: Tensor | None) -> Tensor:

@@ -74,6 +74,20 @@ class Batch:
     attention_mask: Tensor | None = None
     source: str = "batch"  # the part it came from: "batch", "get_batch" or "synthetic"
 
+    def crop(self, rows: int, length: int, ignore_index: int) -> Batch:
+        """Return the first rows, and of their columns the window with the most scored targets."""
+        T = min(self.inputs.shape[1], length)
+        scored = (self.targets[:rows] != ignore_index).sum(0)  # (T of the whole batch,)
+        start = int(scored.unfold(0, T, 1).sum(1).argmax())
+        window = slice(start, start + T)
+        mask = self.attention_mask
+        return Batch(
+            self.inputs[:rows, window],
+            self.targets[:rows, window],
+            None if mask is None else mask[:rows, window],
+            self.source,
+        )
+
 
 class Probe:
     """One pipeline under examination. Checks read it; only `_suite` creates it."""

@@ -63,7 +63,7 @@ def run(probe: Probe) -> CheckResult:
             for result in judge(probe):
                 if result.failed:
                     return result
-                warning = warning or result
+                warning = result if warning is None else warning
     if warning is not None:
         return warning
     facts = measure_environment()

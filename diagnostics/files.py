@@ -62,7 +62,7 @@ def check_files(paths: Path_ | Iterable[Path_], *, text: str | None = None) -> C
     for result in _judgements(files, text):
         if result.failed:
             return result
-        warning = warning or result
+        warning = result if warning is None else warning
     if warning is not None:
         return warning
     sizes = measure_sizes(files)

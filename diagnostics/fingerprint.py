@@ -46,6 +46,8 @@ from diagnostics.range import explains_wrap, has_zero_places
 
 SAMPLE_LENGTH = 4_000  # characters compared at each place
 SEARCHED_LENGTH = 200_000  # ids in which a sample is looked for when it is not in its place
+PIECE_LENGTH = 200  # ids that are looked for; text does not repeat itself for as long
+ALIGNED_SHARE = 0.5  # unrelated places of text agree in less than 0.1 of their characters
 KEY = "tokenizer_fingerprint"  # its name in every file
 CHECKPOINT_SUFFIXES = (".safetensors", ".pt", ".pth")
 FEW_CHARS = 5  # the order of fewer characters looks sorted, or unsorted, by chance
@@ -293,7 +295,7 @@ def _compare(
     agreement = measure_agreement([a for a, _ in kept], [b for _, b in kept])
     if agreement["first"] is None or _is_for_range(true, stored, ids):
         return None
-    if _lies_elsewhere(true, ids):
+    if agreement["share"] < ALIGNED_SHARE and _lies_elsewhere(true, ids):
         return None  # a start token, or ids of another part of the text
     word, cause = _read_disagreement(reader, sample, stored, agreement)
     first = next(i for i, (a, b) in enumerate(zip(true, stored, strict=True)) if a != b)
@@ -326,7 +328,7 @@ def _is_for_range(true: list[int], stored: list[int], ids: Tensor) -> bool:
 
 def _lies_elsewhere(true: list[int], ids: Tensor) -> bool:
     """Whether a piece of the true ids stands at another place of the stored ones."""
-    piece = torch.tensor(true[: min(len(true), 64)])
+    piece = torch.tensor(true[:PIECE_LENGTH])
     if piece.shape[0] < 8:
         return False
     near = torch.as_tensor(ids[:SEARCHED_LENGTH]).flatten().cpu().long()

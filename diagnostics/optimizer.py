@@ -26,7 +26,7 @@ Break it
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,12 +38,10 @@ from diagnostics._optimizer_step import (
     MakeOptimizer,
     Move,
     Trial,
-    as_optimizers,
     measure_coverage,
     measure_moves,
     measure_trial,
     rate_of,
-    set_usual_rate,
 )
 from diagnostics._pipeline import Pipeline
 from diagnostics._probe import MissingPartError, Probe, ln
@@ -57,6 +55,7 @@ EXPLOSION = 1.1
 STILL = 1e-14  # motion over the largest weight: 45 rounding errors of float64
 NO_GRADIENT = 1e-10  # of the largest gradient: rounding, such as that of a key bias in attention
 SOME_GRADIENT = 1e-3  # of a parameter's mean gradient: elements that ought to move
+MOVED_SHARE_MIN = 0.5  # bfloat16 at 1e-3: 0.97, at 1e-5: 0.2
 RATIO_MIN = 1e-7  # update over weight; fine-tuning at 1e-6 gives about 5e-5
 ADAM_TOLERANCE = 0.02
 
@@ -98,22 +97,34 @@ def run(probe: Probe) -> CheckResult:
         "foreign": coverage.foreign,
         "repeated": coverage.repeated,
         "frozen": coverage.frozen,
-        "learning_rates": _rates(probe, make_optimizer),
+        "learning_rates": coverage.rates,
     }
-    problem = _judge_coverage(coverage, numbers)
-    if problem is not None:
-        return problem
+    warning: CheckResult | None = None
+    for finding in _findings(probe, make_optimizer, coverage, numbers):
+        if finding.status is not Status.WARN:  # a failure, or the final word
+            return finding if finding.failed or warning is None else warning
+        warning = warning if warning is not None else finding
+    raise AssertionError("the last finding is a pass")
+
+
+def _findings(
+    probe: Probe, make_optimizer: MakeOptimizer, coverage: Coverage, numbers: dict[str, Any]
+) -> Iterator[CheckResult]:
+    """Judge coverage, one step, five steps, each only when the one before is in order."""
+    yield from _judge_coverage(coverage, numbers)
     moves = measure_moves(probe, make_optimizer)
     numbers |= _describe(moves)
-    problem = _judge_motion(moves, numbers) or _judge_decay(moves, numbers)
-    if problem is not None and problem.failed:
-        return problem
-    problem = _judge_adam(moves, _class_names(probe, make_optimizer), numbers) or problem
-    if problem is not None and problem.failed:
-        return problem
+    yield from _judge_motion(moves, numbers)
+    yield from _judge_decay(moves, numbers)
+    yield from _judge_adam(moves, coverage, numbers)
     trial = measure_trial(probe, make_optimizer)
-    numbers |= {"losses": trial.losses, "update_to_weight": trial.ratios, "still": trial.still}
-    return _judge_trial(trial, probe, numbers) or problem or _passed(moves, trial, numbers)
+    numbers |= {
+        "losses": trial.losses,
+        "update_to_weight": trial.ratios,
+        "moved_share": trial.moved_share,
+    }
+    yield from _judge_trial(trial, probe, numbers)
+    yield _passed(moves, trial, numbers)
 
 
 @dataclass(frozen=True)
@@ -199,7 +210,7 @@ _UPHILL = _Fault(
     "one step goes uphill for {count} of {total} parameters: along the gradient, not against it",
     "motion against the gradient, which lowers the loss",
     "print the sign of (after - before) * gradient for one weight: it must be negative",
-    ("maximize=True, a negative learning rate, or a sign lost in the update or in the loss",),
+    ("maximize=True, a negative learning rate, or a sign lost in the update",),
 )
 _DECAY_SIGN = _Fault(
     "optimizer.decay_sign",
@@ -241,11 +252,19 @@ _TOO_LARGE = _Fault(
 )
 _ROUNDING = _Fault(
     "optimizer.lost_to_rounding",
-    "{count} parameter(s) move in float64, but not at all in their own dtype",
-    "updates larger than the rounding step of the weights",
+    "only {share} of the elements that have a gradient move in five steps: updates are lost to "
+    "rounding",
+    "at least half; in float64 all of them move",
     "keep a float32 copy of the weights for the optimizer, or raise the learning rate",
-    ("an update smaller than half a rounding step of the weight is lost",),
-    status=Status.WARN,
+    ("an update below half a rounding step of its weight changes nothing, as in bfloat16",),
+)
+_ROUNDING_SOME = _Fault(
+    "optimizer.some_lost_to_rounding",
+    "{count} parameter(s) move in float64, but not at all in their own dtype",
+    "updates larger than half a rounding step of the weights",
+    "keep the gains of norms in float32, or a float32 copy of the weights for the optimizer",
+    _ROUNDING.causes,
+    status=Status.WARN,  # usual for the gains of norms in bfloat16, which begin at 1
 )
 _TOO_SMALL = _Fault(
     "optimizer.update_too_small",
@@ -257,60 +276,58 @@ _TOO_SMALL = _Fault(
 )
 
 
-def _judge_coverage(coverage: Coverage, numbers: dict[str, Any]) -> CheckResult | None:
+def _judge_coverage(coverage: Coverage, numbers: dict[str, Any]) -> Iterator[CheckResult]:
     facts = {"total": coverage.trainable}
     if coverage.foreign:
         fault = _IGNORED_ARGUMENT if coverage.foreign_of_original else _FOREIGN
         names = coverage.missing
         measured = say("{missing} of the model's own are missing", missing=len(names))
-        return _fail(fault, names, measured, numbers, count=coverage.foreign, **facts)
+        yield _fail(fault, names, measured, numbers, count=coverage.foreign, **facts)
     if coverage.unregistered:
         shapes = coverage.unregistered
         measured = say("shapes {shapes}", shapes=_some(shapes))
-        return _fail(_UNREGISTERED, [], measured, numbers, count=len(shapes), **facts)
+        yield _fail(_UNREGISTERED, [], measured, numbers, count=len(shapes), **facts)
     if coverage.missing:
-        return _fail(_MISSING, coverage.missing, say(""), numbers, **facts)
+        yield _fail(_MISSING, coverage.missing, say(""), numbers, **facts)
     if coverage.repeated:
-        return _fail(_REPEATED, coverage.repeated, say(""), numbers, **facts)
-    return None
+        yield _fail(_REPEATED, coverage.repeated, say(""), numbers, **facts)
 
 
-def _judge_motion(moves: list[Move], numbers: dict[str, Any]) -> CheckResult | None:
+def _judge_motion(moves: list[Move], numbers: dict[str, Any]) -> Iterator[CheckResult]:
     """Judge what the gradient alone does to each parameter."""
     largest = max((float(m.gradient.abs().max()) for m in moves if m.gradient.numel()), default=0)
     judged = [m for m in moves if not float(m.gradient.abs().max()) <= NO_GRADIENT * largest]
     total = {"total": len(judged)}
     wild = [m.name for m in moves if not torch.isfinite(m.motion + m.decay).all()]
     if wild:
-        return _fail(_NOT_FINITE, wild, _rates_text(numbers), numbers, total=len(moves))
+        yield _fail(_NOT_FINITE, wild, _rates_text(numbers), numbers, total=len(moves))
     still = [m.name for m in judged if _is_still(m)]
     if judged and len(still) == len(judged):
         causes = (say("the learning rate is 0"),) if not any(numbers["learning_rates"]) else ()
-        return _fail(_DOES_NOT_MOVE, still, _rates_text(numbers), numbers, causes=causes, **total)
+        yield _fail(_DOES_NOT_MOVE, still, _rates_text(numbers), numbers, causes=causes, **total)
     if still:
-        return _fail(_STILL, still, _rates_text(numbers), numbers, **total)
+        yield _fail(_STILL, still, _rates_text(numbers), numbers, **total)
     uphill = [m.name for m in judged if not float((m.motion * m.gradient).sum()) < 0]
     if uphill:
-        return _fail(_UPHILL, uphill, _rates_text(numbers), numbers, **total)
+        yield _fail(_UPHILL, uphill, _rates_text(numbers), numbers, **total)
     shares = {m.name: _moved_share(m) for m in judged}
     partly = [name for name, share in shares.items() if share < 0.5]
     if partly:
         measured = say(
             "{share} of the elements of {name} move", share=shares[partly[0]], name=partly[0]
         )
-        return _fail(_PARTLY, partly, measured, numbers, **total)
-    return None
+        yield _fail(_PARTLY, partly, measured, numbers, **total)
 
 
-def _judge_decay(moves: list[Move], numbers: dict[str, Any]) -> CheckResult | None:
+def _judge_decay(moves: list[Move], numbers: dict[str, Any]) -> Iterator[CheckResult]:
     """Judge what a step does without a gradient."""
     decayed = [m for m in moves if float(m.decay.abs().max()) > 0]
     grown = [m.name for m in decayed if _cosine(m.decay, m.weight) > 0.5]
     if grown:
         first = next(m for m in decayed if m.name == grown[0])
-        factor = 1 + float((first.decay * first.weight).sum() / first.weight.square().sum())
-        measured = say("{name} is multiplied by {factor}", name=grown[0], factor=factor)
-        return _fail(_DECAY_SIGN, grown, measured, numbers, total=len(decayed))
+        growth = float((first.decay * first.weight).sum() / first.weight.square().sum())
+        measured = say("{name} grows by {growth} of itself", name=grown[0], growth=growth)
+        yield _fail(_DECAY_SIGN, grown, measured, numbers, total=len(decayed))
     # a decay proportional to the weight has a cosine of -1 with it; the sign of a weight, -0.8
     coupled = [
         m.name for m in decayed if m.weight.numel() > 1 and -0.95 < _cosine(m.decay, m.weight) < 0
@@ -318,41 +335,29 @@ def _judge_decay(moves: list[Move], numbers: dict[str, Any]) -> CheckResult | No
     if coupled:
         cosine = next(_cosine(m.decay, m.weight) for m in decayed if m.name == coupled[0])
         measured = say("cosine of {cosine} between decay and weight", cosine=cosine)
-        return _fail(_COUPLED, coupled, measured, numbers, total=len(decayed))
-    return None
+        yield _fail(_COUPLED, coupled, measured, numbers, total=len(decayed))
 
 
 def _judge_adam(
-    moves: list[Move], classes: list[str], numbers: dict[str, Any]
-) -> CheckResult | None:
+    moves: list[Move], coverage: Coverage, numbers: dict[str, Any]
+) -> Iterator[CheckResult]:
     """Compare an Adam's first step with its closed form: rate * gradient / (|gradient| + eps)."""
-    if not all(name.lower() in ("adam", "adamw", "myadam", "myadamw") or name for name in classes):
-        return None
-    plain = all("adam" in name.lower() and not _is_variant(name) for name in classes)
-    if not (plain and classes):
-        return None
-    late: dict[str, int | float] = {}
-    ratios: dict[str, float] = {}
-    for move in moves:
-        ratio = _first_step_in_rates(move)
-        if ratio is None:
-            continue
-        ratios[move.name] = ratio
-        step = _fitting_step(ratio, move.group["betas"], len(moves))
-        if step is not None and step != 1:
-            late[move.name] = step
+    if not all(map(_is_plain_adam, coverage.classes)):
+        return
+    ratios = {m.name: ratio for m in moves if (ratio := _first_step_in_rates(m)) is not None}
     numbers["adam_first_step"] = ratios
-    if not late:
-        return None
-    names = list(late)
-    facts = {"ratio": ratios[names[-1]], "total": len(ratios)}
-    counted = any(math.isfinite(step) for step in late.values())
-    fault = _STEP_COUNTER if counted else _NO_CORRECTION
-    measured = say("first step of {name}: {ratio} rates", name=names[-1], ratio=facts["ratio"])
-    return _fail(fault, names, measured, numbers, **facts)
+    betas = {move.name: move.group.get("betas") for move in moves}
+    steps = {name: _fitting_step(ratio, betas[name], len(moves)) for name, ratio in ratios.items()}
+    wrong = [name for name, step in steps.items() if step is not None and step != 1]
+    if not wrong:
+        return
+    last = wrong[-1]
+    fault = _NO_CORRECTION if all(math.isinf(steps[name] or 0) for name in wrong) else _STEP_COUNTER
+    measured = say("first step of {name}: {ratio} rates", name=last, ratio=ratios[last])
+    yield _fail(fault, wrong, measured, numbers, ratio=ratios[last], total=len(ratios))
 
 
-def _judge_trial(trial: Trial, probe: Probe, numbers: dict[str, Any]) -> CheckResult | None:
+def _judge_trial(trial: Trial, probe: Probe, numbers: dict[str, Any]) -> Iterator[CheckResult]:
     limit = EXPLOSION * max(trial.losses[0], ln(probe.vocab_size))
     ended = sorted(trial.losses[-3:])[1] if all(map(math.isfinite, trial.losses)) else math.nan
     rate = max(numbers["learning_rates"], default=0.0)
@@ -360,12 +365,14 @@ def _judge_trial(trial: Trial, probe: Probe, numbers: dict[str, Any]) -> CheckRe
     facts = {"first": trial.losses[0], "last": ended, "limit": limit, "rate": rate, "ratio": ratio}
     shown = ", ".join(f"{loss:.2f}" for loss in trial.losses)
     if not ended <= limit:
-        return _fail(_TOO_LARGE, [], say("losses {shown}", shown=shown), numbers, **facts)
+        yield _fail(_TOO_LARGE, [], say("losses {shown}", shown=shown), numbers, **facts)
+    if not trial.moved_share >= MOVED_SHARE_MIN:
+        share = {"share": trial.moved_share}
+        yield _fail(_ROUNDING, trial.still, _rates_text(numbers), numbers, **share)
     if trial.still:
-        return _fail(_ROUNDING, trial.still, _rates_text(numbers), numbers)
+        yield _fail(_ROUNDING_SOME, trial.still, _rates_text(numbers), numbers)
     if not ratio >= RATIO_MIN:
-        return _fail(_TOO_SMALL, [], say("losses {shown}", shown=shown), numbers, **facts)
-    return None
+        yield _fail(_TOO_SMALL, [], say("losses {shown}", shown=shown), numbers, **facts)
 
 
 def _passed(moves: list[Move], trial: Trial, numbers: dict[str, Any]) -> CheckResult:
@@ -438,9 +445,11 @@ def _cosine(a: Tensor, b: Tensor) -> float:
     return float((a * b).sum() / (a.norm() * b.norm()).clamp_min(1e-30))
 
 
-def _is_variant(name: str) -> bool:
-    """Whether an optimizer with Adam in its name begins otherwise than Adam, by design."""
-    return any(word in name.lower() for word in ("nadam", "radam", "adamax", "mini", "8bit"))
+def _is_plain_adam(name: str) -> bool:
+    """Whether a class name promises Adam's first step; some variants begin otherwise, by design."""
+    name = name.lower()
+    variants = ("nadam", "radam", "adamax", "mini", "8bit", "lamb")
+    return "adam" in name and not any(word in name for word in variants)
 
 
 def _first_step_in_rates(move: Move) -> float | None:
@@ -453,36 +462,24 @@ def _first_step_in_rates(move: Move) -> float | None:
 
 
 def _fitting_step(ratio: float, betas: tuple[float, float], count: int) -> float | None:
-    """Return the step number at which a correct Adam's first average would be that large.
+    """Return the step number at which Adam's first average would come out as large as `ratio`.
 
-    Infinity stands for no correction at all; None for a step that fits nothing.
+    Infinity stands for averages without correction; None for a size that fits nothing.
     """
     beta1, beta2 = (float(beta) for beta in betas)
+    first, second = 1 - beta1, math.sqrt(1 - beta2)
 
-    def size(step: float) -> float:
-        return (1 - beta1) / (1 - beta1**step) * math.sqrt((1 - beta2**step) / (1 - beta2))
+    def fits(size: float) -> bool:
+        return abs(ratio - size) < ADAM_TOLERANCE * size
 
-    uncorrected = ((1 - beta1) / math.sqrt(1 - beta2), 1 - beta1, 1 / math.sqrt(1 - beta2))
-    for step in range(1, count + 3):
-        expected = size(step) if step > 1 else 1.0
-        if abs(ratio - (1 - beta1) / (1 - beta1**step) / math.sqrt((1 - beta2) / (1 - beta2**step))) < ADAM_TOLERANCE * expected:
-            return step
-    if any(abs(ratio - wrong) < ADAM_TOLERANCE * wrong for wrong in uncorrected):
+    if fits(1.0):
+        return 1
+    if any(map(fits, (first / second, first, 1 / second))):  # neither, or only one, is corrected
         return math.inf
+    for step in range(2, count + 3):
+        if fits(first / (1 - beta1**step) / (second / math.sqrt(1 - beta2**step))):
+            return step
     return None
-
-
-def _rates(probe: Probe, make_optimizer: MakeOptimizer) -> list[float]:
-    with probe.seeded("optimizer"), probe.model(train=True) as model:
-        optimizers = as_optimizers(make_optimizer(model))
-        set_usual_rate(probe, optimizers)
-        rates = [rate_of(group) for o in optimizers for group in o.param_groups]
-    return [rate for rate in rates if rate is not None]
-
-
-def _class_names(probe: Probe, make_optimizer: MakeOptimizer) -> list[str]:
-    with probe.seeded("optimizer"), probe.model(train=True) as model:
-        return [type(o).__name__ for o in as_optimizers(make_optimizer(model))]
 
 
 def _rates_text(numbers: dict[str, Any]) -> Text:

@@ -572,17 +572,8 @@ def _crop(probe: Probe) -> Batch:
     batch = probe.batch
     size = sum(parameter.numel() for parameter in probe.pipeline.model.parameters())
     affordable = int(WORK_MAX / (6 * max(1, size) * probe.overfit_steps))
-    T = min(batch.inputs.shape[1], TOKENS_MAX)
-    rows = max(2, min(ROWS_MAX, affordable // T))
-    scored = (batch.targets[:rows] != probe.pipeline.ignore_index).sum(0)  # (T,)
-    start = int(scored.unfold(0, T, 1).sum(1).argmax())
-    mask = batch.attention_mask
-    return Batch(
-        batch.inputs[:rows, start : start + T],
-        batch.targets[:rows, start : start + T],
-        None if mask is None else mask[:rows, start : start + T],
-        batch.source,
-    )
+    rows = max(2, min(ROWS_MAX, affordable // min(batch.inputs.shape[1], TOKENS_MAX)))
+    return batch.crop(rows, TOKENS_MAX, probe.pipeline.ignore_index)
 
 
 def _adamw(parameters: list[nn.Parameter], rate: float) -> Optimizer:

@@ -177,7 +177,7 @@ def explains_wrap(true: Tensor, stored: Tensor) -> int | None:
     """Return m when stored (N,) equals the true ids modulo m = 256 or 65,536, and differs."""
     if true.shape != stored.shape or torch.equal(true, stored):
         return None
-    return next((m for m in (256, 65_536) if torch.equal(true % m, stored % m)), None)
+    return next((m for m in (256, 65_536) if torch.equal(true % m, stored)), None)
 
 
 # ---- what is judged --------------------------------------------------------------------------

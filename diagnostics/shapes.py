@@ -111,7 +111,7 @@ def measure_sweep(probe: Probe, model: nn.Module) -> Sweep:
     V, block = probe.vocab_size, probe.block_size
     sweep = Sweep(V, block)
     longest = block or 32
-    lengths = sorted({T + (T == V) for T in LENGTHS if T <= longest} | {longest})
+    lengths = sorted({T if T != V else T + 1 for T in LENGTHS if longest > T} | {longest})
     for T in lengths:
         for B in BATCH_SIZES:
             if B > 1 and B * T * V > CELLS_MAX:
@@ -175,7 +175,7 @@ def _check(probe: Probe) -> CheckResult:
         sweep = measure_sweep(probe, model)
     if adapter.target_name is not None and adapter.always_targets:
         sweep.trials = [t for t in sweep.trials if t.with_targets or t.error is None]
-    for judge in (_judge_errors, _judge_layout, _judge_kind, _judge_loss, _judge_finite):
+    for judge in (_judge_errors, _judge_kind, _judge_layout, _judge_loss, _judge_finite):
         result = judge(sweep)
         if result is not None:
             return result
@@ -373,7 +373,7 @@ def _too_narrow(sweep: Sweep, width: int) -> CheckResult:
 
 def _judge_kind(sweep: Sweep) -> CheckResult | None:
     """Judge the number type, and whether these are logits at all."""
-    for t in sweep.of():
+    for t in reversed(sweep.of()):
         if t.logits is not None and not t.logits.is_floating_point():
             return _predictions(t.name, t.logits)
     largest = max((t for t in sweep.of() if t.logits is not None), key=lambda t: t.B * t.T)
@@ -385,12 +385,11 @@ def _judge_kind(sweep: Sweep) -> CheckResult | None:
             Status.WARN,
             "probabilities",
             say("the model returns probabilities: every row is positive and sums to 1"),
-            measured=say("sums between {a} and {b}", a=float(logits.sum(-1).min()),
-                         b=float(logits.sum(-1).max())),
+            measured=say("the first row sums to {total}", total=float(logits.sum(-1).flatten()[0])),
             expected=say("logits, on which temperature, cross_entropy and top-k rely"),
             causes=(say("softmax is the last step of forward"),),
             next_step=say("return what goes into the softmax"),
-        )  # fmt: skip
+        )
     return None
 
 
@@ -468,33 +467,31 @@ def _judge_finite(sweep: Sweep) -> CheckResult | None:
 def _unreadable(probe: Probe, model: nn.Module, error: Exception) -> CheckResult:
     """Say what came when no logits could be recognised."""
     tokens = probe.tokens(3, min(7, probe.probe_length), "shapes")
-    if probe.pipeline.forward is None:
-        with torch.no_grad(), probe.seeded("shapes"):
-            try:
-                raw = model(tokens.clone())
-            except Exception:  # any: targets may not be optional
-                raw = None
-        found = tensors_in(raw)
-        whole = next((t for t in found if not t.is_floating_point() and t.ndim == 2), None)
-        if whole is not None and not any(t.is_floating_point() and t.ndim > 1 for t in found):
-            return _predictions("B=3", whole)
-        if isinstance(raw, Tensor) or found:
-            shapes = [tuple(t.shape) for t in found]
-        else:
-            raise MissingPartError("forward", why=str(error)[:200])
-    else:
-        shapes = []
+    trial = _call(probe, model, tokens, False) if probe.pipeline.forward is None else None
+    found = [] if trial is None or trial.error is not None else tensors_in(trial.raw)
+    if trial is not None and not found:
+        raise MissingPartError("forward", why=str(error)[:200])
+    scores = [t for t in found if t.is_floating_point() and t.ndim > 1]
+    if found and not scores and found[0].ndim == 2:
+        return _predictions(f"B={trial.B}, T={trial.T}" if trial else "", found[0])
+    if scores and trial is not None:
+        trial.logits = scores[0]
+        word = _layout_of(tuple(scores[0].shape), trial.B, trial.T, probe.vocab_size)
+        if word == "truncated":
+            told, cause, action = _LAYOUTS[word]
+            sweep = Sweep(probe.vocab_size, probe.block_size, [trial])
+            return _layout_failure(sweep, trial, word, Text(told, {}), cause, action)
+    shapes = [tuple(t.shape) for t in scores]
     B, T = tokens.shape
     return _result(
         Status.FAIL,
         "unreadable",
-        say(Text(_LAYOUTS["unreadable"][0], {"B": B, "T": T, "V": probe.vocab_size}).template,
-            B=B, T=T, V=probe.vocab_size),
+        say(_LAYOUTS["unreadable"][0], B=B, T=T, V=probe.vocab_size),
         measured=say("shapes {shapes} for ids ({B}, {T})", shapes=shapes, B=B, T=T),
         expected=say("({B}, {T}, {V})", B=B, T=T, V=probe.vocab_size),
         next_step=Text(_LAYOUTS["unreadable"][2], {}),
         numbers={"shapes": [list(shape) for shape in shapes]},
-    )  # fmt: skip
+    )
 
 
 # ---- rows, devices, and one token too many --------------------------------------------------
@@ -508,6 +505,8 @@ def _ask_rows(probe: Probe) -> CheckResult | None:
         try:
             together = probe.logits(model, tokens)  # (B, T, W)
             alone = torch.cat([probe.logits(model, tokens[b : b + 1]) for b in range(3)])
+            V = probe.vocab_size  # closed columns beyond V may hold -inf
+            together, alone = together[..., :V], alone[..., :V]
         except MissingPartError:  # the last position only
             return None
     limit = ROW_LIMIT * float(alone.abs().max())

@@ -24,6 +24,8 @@ Break it
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -32,7 +34,9 @@ from diagnostics._result import CheckResult, Status
 from diagnostics._text import Text, say
 
 OFFSETS = range(-3, 4)  # the distances at which a mistaken slice still lands
-WRAP_ROWS_MIN = 3  # fewer rows than this can agree with a wrapped last target by chance
+LUCK_MAX = 5e-3  # chance below which rows that all agree with a wrong last target are judged
+LOST_ROWS_MIN = 4  # rows from which a column that is always ignored is no accident
+LOCATED_ROWS_MAX = 16  # rows searched for in the data, each a pass over it
 COUNTING_LENGTH = 4096  # values in the counting data; more when the block is longer
 
 
@@ -57,13 +61,17 @@ def check_shift(
     wanted = 0 if labels == "same" else 1
     agreement = measure_agreement(inputs, targets, ignore_index=ignore_index)
     numbers = {"agreement": {str(k): share for k, share in agreement.items()}, "wanted": wanted}
-    if not agreement[wanted] >= 1.0:
+    # NaN: no target but the last column is scored, which is judged below
+    if not agreement[wanted] >= 1.0 and not math.isnan(agreement[wanted]):
         return _misaligned(inputs, targets, scored, agreement, wanted, numbers)
     if wanted == 1:
         wrong_last = _wrong_last_targets(inputs, targets, scored, data)
         if wrong_last is not None:
             return wrong_last
     judged = int(scored.sum())
+    lost = _lost_column(scored)
+    if lost is not None:
+        return _column_ignored(lost, scored, numbers)
     return CheckResult(
         check="shift",
         status=Status.PASS,
@@ -150,7 +158,7 @@ def _wrong_last_targets(
     judged = 0
     if data is not None:
         data = data.to(inputs.device)
-        for row in rows:
+        for row in rows[:LOCATED_ROWS_MAX]:
             starts = locate(data, inputs[row])
             ends = starts + inputs.shape[1]
             ends = ends[ends < data.shape[0]]
@@ -162,8 +170,10 @@ def _wrong_last_targets(
         "shift.wrapped_last": [r for r in rows if last[r] == inputs[r, 0]],
         "shift.repeated_last": [r for r in rows if last[r] == inputs[r, -1]],
     }
+    # how likely it is that every row agrees with a mistake by chance
+    luck = _collision_chance(inputs) ** len(rows)
     fits = next(
-        (reason for reason, hits in kinds.items() if len(hits) == len(rows) >= WRAP_ROWS_MIN), None
+        (r for r, hits in kinds.items() if len(hits) == len(rows) and luck < LUCK_MAX), None
     )
     if judged:
         if not wrong:
@@ -173,6 +183,43 @@ def _wrong_last_targets(
     if fits is None or bool((inputs == inputs[:, :1]).all()):  # constant rows fit everything
         return None
     return _last_column_failure(fits, rows[0], len(rows), len(rows), inputs, last)
+
+
+def _lost_column(scored: Tensor) -> int | None:
+    """Return an inner column that no row scores, although every row scores both neighbours."""
+    if len(scored) < LOST_ROWS_MIN:
+        return None
+    whole = scored.all(dim=0)
+    lost = whole[:-2] & ~scored[:, 1:-1].any(dim=0) & whole[2:]
+    return int(torch.nonzero(lost)[0]) + 1 if lost.any() else None
+
+
+def _column_ignored(column: int, scored: Tensor, numbers: dict[str, object]) -> CheckResult:
+    return CheckResult(
+        check="shift",
+        status=Status.WARN,
+        reason="shift.column_ignored",
+        claim=say(
+            "the target at position {column} is ignored in every row, and its neighbours are not",
+            column=column,
+        ),
+        measured=say(
+            "{count} of {total} targets are scored",
+            count=int(scored.sum()),
+            total=scored.numel(),
+        ),
+        expected=say("all targets inside a row, unless a document ends there in every row"),
+        where=say("position {column}", column=column),
+        causes=(say("rows are cut into pieces, and each piece is shifted on its own"),),
+        next_step=say("shift the whole row first, then cut inputs and targets into pieces"),
+        numbers={**numbers, "column": column},
+    )
+
+
+def _collision_chance(inputs: Tensor) -> float:
+    """Return the chance that two tokens drawn from the inputs are equal: the sum of p^2."""
+    p = torch.unique(inputs, return_counts=True)[1].double() / inputs.numel()
+    return float(p.square().sum())
 
 
 def _last_column_failure(
@@ -231,6 +278,7 @@ def _misaligned(
 ) -> CheckResult:
     fitting = [k for k, share in agreement.items() if share >= 1.0]
     reason, claim, cause = _read_agreement(fitting, agreement, wanted, inputs, targets)
+    best = max(agreement, key=lambda k: -1.0 if math.isnan(agreement[k]) else agreement[k])
     last = inputs.shape[1] - wanted
     wrong = (targets[:, :last] != inputs[:, wanted:]) & scored[:, :last]  # (B, T - wanted)
     row, column = (int(i) for i in torch.nonzero(wrong)[0])
@@ -243,8 +291,8 @@ def _misaligned(
             "{share} of targets equal the input {wanted} later; {best} equal the one {k} later",
             share=agreement[wanted],
             wanted=wanted,
-            k=max(agreement, key=lambda k: agreement[k]),
-            best=max(agreement.values()),
+            k=best,
+            best=agreement[best],
         ),
         expected=say("1 at distance {wanted}", wanted=wanted),
         where=say(

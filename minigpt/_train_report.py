@@ -172,5 +172,8 @@ def describe_clipping(trainer: Trainer) -> str:
     """Return one line: the share of clipped updates, with a note when it is nearly all of them."""
     line = f"clipping    {trainer.clipped_share:.1%} of {trainer.state.step:,} updates"
     if trainer.clipped_share >= CONSTANT_CLIPPING:
-        line += "\n            at nearly every one it hides a problem: look at rate and loss"
+        line += (
+            f"; the limit {trainer.settings.clip_norm:g} rules nearly every step\n            "
+            "if the loss falls well, raise --clip-norm; if not, it may hide a problem"
+        )
     return line

@@ -1,13 +1,14 @@
 """Generating tokens with a key/value cache against doing a full forward for each of them.
 
-Run by hand: `python tests/benchmarks/bench_generate.py`. Peers: our own model without a cache, and
-transformers and nanoGPT where they are to be had (see `_peers.py`). Batch 1, top-k 20, prompt of
-one token. Two lengths: until the block is full, and 500 tokens, most of which may lie beyond it;
-there positions move with the window and every implementation without tricks computes it anew.
+Run by hand: `python tests/benchmarks/bench_generate.py [debug] [cpu] [small]`. Peers: our own model
+without a cache, and transformers and nanoGPT where they are to be had (see `_peers.py`). Batch 1,
+top-k 20, prompt of one token. Two lengths: until the block is full, and 500 tokens, most of which
+may lie beyond it; there positions move with the window and everybody computes it anew.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 import torch
@@ -25,7 +26,8 @@ def main() -> None:
     """Measure every shape and length against every peer; print the table."""
     torch.set_num_threads(1)
     rows = []
-    for name, (_, config) in SHAPES.items():
+    for name in sys.argv[1:] or SHAPES:
+        config = SHAPES[name][1]
         torch.manual_seed(0)
         model = MiniGPT(config).eval()
         for count in (config.block_size - 1, 500):

@@ -18,7 +18,7 @@ def tokens(count: int, V: int, seed: int = 0) -> Tensor:
     return torch.randint(1, V, (count,), generator=torch.Generator().manual_seed(seed))
 
 
-def judge(model: nn.Module | None = None, **parts: object) -> CheckResult:
+def _judge(model: nn.Module | None = None, **parts: object) -> CheckResult:
     pipeline = Pipeline(model or Bigram(11), **parts)  # type: ignore[arg-type]
     return diagnose(pipeline, only=["range"])["range"]
 
@@ -140,7 +140,7 @@ def test_wide_ids_read_as_narrow_ones_are_recognised(written: str, read: str, k:
 )
 def test_ids_read_as_another_type_are_recognised(written: str, read: str, words: str) -> None:
     """Out of range as they stand, in range when read as what they were written as."""
-    stored = tokens(64, 300).numpy().astype(written).tobytes()
+    stored = tokens(256, 300).numpy().astype(written).tobytes()
     ids = torch.from_numpy(np.frombuffer(stored, dtype=read).astype(np.int64))
     result = check_range(ids, 300)
     assert result.reason == "range.wrong_dtype"
@@ -199,7 +199,7 @@ def test_wrap_is_explained_by_the_modulus() -> None:
     assert explains_wrap(torch.tensor([1, 300]), torch.tensor([1, 45])) is None
 
 
-class Alphabet:
+class _Alphabet:
     """A character tokenizer of V characters from U+4E00 on."""
 
     def __init__(self, V: int) -> None:
@@ -215,13 +215,13 @@ class Alphabet:
 
 def test_wrapped_train_ids_fail_against_text_and_tokenizer() -> None:
     """All ids in range, and those of 256 and more became other tokens."""
-    tokenizer = Alphabet(400)
+    tokenizer = _Alphabet(400)
     true = tokens(500, 400)
     text = tokenizer.decode(true.tolist())
     parts = {"tokenizer": tokenizer, "train_text": text, "vocab_size": 400}
-    result = judge(Bigram(400), train_ids=true % 256, **parts)
+    result = _judge(Bigram(400), train_ids=true % 256, **parts)
     assert (result.status, result.reason) == (Status.FAIL, "range.wrapped")
-    assert judge(Bigram(400), train_ids=true, **parts).status is Status.PASS
+    assert _judge(Bigram(400), train_ids=true, **parts).status is Status.PASS
 
 
 def test_every_row_of_ids_in_the_pipeline_is_judged() -> None:
@@ -229,48 +229,48 @@ def test_every_row_of_ids_in_the_pipeline_is_judged() -> None:
     good, bad = torch.arange(11), torch.tensor([3, 11])
     pair = (torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, 3, dtype=torch.int64))
     wrong = (pair[0], torch.tensor([[1, 2, 11], [0, 0, 0]]))
-    assert "train_ids" in judge(train_ids=bad).claim
-    assert "val_ids" in judge(train_ids=good, val_ids=bad).claim
-    assert "batch inputs" in judge(batch=wrong[::-1]).claim
-    assert "batch targets" in judge(batch=wrong).claim
-    assert "pad_id" in judge(train_ids=good, pad_id=11).claim
-    assert judge(train_ids=good, val_ids=good, batch=pair, pad_id=0).status is Status.PASS
+    assert "train_ids" in _judge(train_ids=bad).claim
+    assert "val_ids" in _judge(train_ids=good, val_ids=bad).claim
+    assert "batch inputs" in _judge(batch=wrong[::-1]).claim
+    assert "batch targets" in _judge(batch=wrong).claim
+    assert "pad_id" in _judge(train_ids=good, pad_id=11).claim
+    assert _judge(train_ids=good, val_ids=good, batch=pair, pad_id=0).status is Status.PASS
 
 
 def test_ignored_targets_pass_and_ignored_inputs_fail() -> None:
     """-100 belongs into targets only."""
     labelled = torch.tensor([[1, -100], [2, 3]])
     plain = torch.tensor([[1, 2], [2, 3]])
-    assert judge(batch=(plain, labelled)).status is Status.PASS
-    result = judge(batch=(labelled, plain))
+    assert _judge(batch=(plain, labelled)).status is Status.PASS
+    result = _judge(batch=(labelled, plain))
     assert result.reason == "range.negative"
     assert "batch inputs" in result.claim
 
 
 def test_the_embedding_limits_the_ids_where_it_is_smaller() -> None:
     """V = 20 declared, 19 rows: id 19 is out of range, and the cause says why."""
-    result = judge(TinyGPT(19), vocab_size=20, train_ids=torch.arange(20))
+    result = _judge(TinyGPT(19), vocab_size=20, train_ids=torch.arange(20))
     assert result.reason == "range.equals_vocab_size"
     assert "19 rows for a vocabulary of 20" in result.causes[0]
 
 
 def test_a_padded_vocabulary_is_fine() -> None:
     """65 characters in a model of 128 rows."""
-    assert judge(TinyGPT(128), vocab_size=65, train_ids=torch.arange(65)).status is Status.PASS
+    assert _judge(TinyGPT(128), vocab_size=65, train_ids=torch.arange(65)).status is Status.PASS
 
 
 def test_special_ids_must_have_a_row_too() -> None:
     """A pad token added to the tokenizer, and no row for it."""
-    tokenizer = Alphabet(11)
+    tokenizer = _Alphabet(11)
     tokenizer.pad_token_id = 11  # type: ignore[attr-defined]
-    result = judge(train_ids=torch.arange(11), tokenizer=tokenizer)
+    result = _judge(train_ids=torch.arange(11), tokenizer=tokenizer)
     assert result.reason == "range.equals_vocab_size"
     assert "special ids" in result.claim
 
 
 def test_without_any_ids_it_skips_and_names_what_unlocks_it() -> None:
     """A model alone has no ids."""
-    result = judge()
+    result = _judge()
     assert result.status is Status.SKIP
     assert result.numbers["missing"] == ["train_ids", "batch", "tokenizer"]
 
@@ -279,7 +279,7 @@ def test_given_ids_are_left_as_they_were() -> None:
     """Types and values stay."""
     ids = torch.tensor([1, 2, 300], dtype=torch.int32)
     before = ids.clone()
-    judge(train_ids=ids)
+    _judge(train_ids=ids)
     assert torch.equal(ids, before)
     assert ids.dtype is torch.int32
 

@@ -21,7 +21,7 @@ TEXT = "The quick  brown Fox\n\tjumps over\r\nthe lazy dog; caf\u00e9 cafe\u0301
 CHARS = sorted(set(TEXT))
 
 
-class Chars:
+class _Chars:
     """A character tokenizer with places to break."""
 
     def __init__(
@@ -49,7 +49,7 @@ class Chars:
         return self.after([self.chars[int(i)] for i in ids])
 
 
-class Hidden:
+class _Hidden:
     """The same tokenizer without a readable table."""
 
     def __init__(self, inner: Any) -> None:
@@ -58,7 +58,7 @@ class Hidden:
 
 def test_a_lossless_tokenizer_passes_with_its_numbers() -> None:
     """Every character comes back; the claim counts them."""
-    result = check_roundtrip(Chars(), TEXT)
+    result = check_roundtrip(_Chars(), TEXT)
     assert (result.status, result.reason) == (Status.PASS, "roundtrip.ok")
     assert result.numbers["vocab_size"] == len(CHARS)
     assert str(result.numbers["characters"]) in result.claim
@@ -90,8 +90,8 @@ def test_each_loss_of_a_character_tokenizer_fails_by_its_name(
 ) -> None:
     """The fault is named whether or not the table of characters can be read."""
     chars = sorted(set(CHARS) | set(unicodedata.normalize("NFD", "".join(CHARS))) | set("?k"))
-    tokenizer: Any = Chars(chars, before=before)
-    result = check_roundtrip(Hidden(tokenizer) if hidden else tokenizer, TEXT)
+    tokenizer: Any = _Chars(chars, before=before)
+    result = check_roundtrip(_Hidden(tokenizer) if hidden else tokenizer, TEXT)
     assert (result.status, result.reason) == (Status.FAIL, f"roundtrip.{reason}")
     assert "next" in str(result)
 
@@ -118,41 +118,41 @@ def test_each_loss_of_a_character_tokenizer_fails_by_its_name(
 )
 def test_each_fault_of_decode_has_its_name(after: Callable[[list[str]], Any], reason: str) -> None:
     """What decode does to the pieces is named too."""
-    result = check_roundtrip(Chars(after=after), TEXT)
+    result = check_roundtrip(_Chars(after=after), TEXT)
     assert (result.status, result.reason) == (Status.FAIL, f"roundtrip.{reason}")
 
 
 def test_faults_are_found_without_any_text() -> None:
     """Probes made of the table's own characters replace train_text."""
-    assert check_roundtrip(Chars(before=str.lower)).reason == "roundtrip.lowercased"
-    assert check_roundtrip(Chars(before=str.strip)).reason == "roundtrip.stripped"
-    assert check_roundtrip(Chars()).status is Status.PASS
+    assert check_roundtrip(_Chars(before=str.lower)).reason == "roundtrip.lowercased"
+    assert check_roundtrip(_Chars(before=str.strip)).reason == "roundtrip.stripped"
+    assert check_roundtrip(_Chars()).status is Status.PASS
 
 
 def test_a_fault_that_no_text_shows_is_found_by_the_probes() -> None:
     """A text without leading space cannot show that strip() is called."""
-    result = check_roundtrip(Chars(sorted(set("ab c")), before=str.strip), "ab c")
+    result = check_roundtrip(_Chars(sorted(set("ab c")), before=str.strip), "ab c")
     assert result.reason == "roundtrip.stripped"
 
 
 def test_counting_from_one_is_named() -> None:
     """Encode counts from 1, decode from 0: each character comes back as the next one."""
     text = "".join(CHARS[:-1])  # the last one would leave the table
-    result = check_roundtrip(Chars(first_id=1), text)
+    result = check_roundtrip(_Chars(first_id=1), text)
     assert result.reason == "roundtrip.off_by_one"
     assert result.status is Status.FAIL
 
 
 def test_decode_that_raises_on_the_ids_of_encode_is_named() -> None:
     """The last character gets the id V, which decode's table does not have."""
-    result = check_roundtrip(Chars(first_id=1), CHARS[-1])
-    assert result.reason == "roundtrip.decode_raises".replace("raises", "raised")
+    result = check_roundtrip(_Chars(first_id=1), CHARS[-1])
+    assert result.reason == "roundtrip.decode_raised"
     assert "1" in result.causes[0]
 
 
 def test_two_tables_of_different_order_are_named() -> None:
     """A one-for-one exchange: what a set built twice gives."""
-    tokenizer = Chars("abcdef")
+    tokenizer = _Chars("abcdef")
     tokenizer.places = {char: index for index, char in enumerate("fbadec")}
     result = check_roundtrip(tokenizer, "abcdeffed")
     assert (result.status, result.reason) == (Status.FAIL, "roundtrip.order_differs")
@@ -160,9 +160,9 @@ def test_two_tables_of_different_order_are_named() -> None:
 
 def test_a_listed_table_that_neither_side_uses_is_named() -> None:
     """Encode and decode agree with each other, but not with the list that is stored."""
-    tokenizer = Chars("abcdef")
+    tokenizer = _Chars("abcdef")
     tokenizer.chars = list("fedcba")
-    inner = Chars("abcdef")
+    inner = _Chars("abcdef")
     tokenizer.decode = inner.decode  # type: ignore[method-assign]
     result = check_roundtrip(tokenizer, "abc")
     assert result.reason == "roundtrip.order_differs"
@@ -171,14 +171,14 @@ def test_a_listed_table_that_neither_side_uses_is_named() -> None:
 
 def test_a_character_listed_twice_is_named_with_both_ids() -> None:
     """'b' is id 1 and id 3."""
-    result = check_roundtrip(Chars("abcb"), "abc")
+    result = check_roundtrip(_Chars("abcb"), "abc")
     assert (result.status, result.reason) == (Status.FAIL, "roundtrip.duplicate_characters")
     assert "'b' twice, as id 1 and as id 3" in result.claim
 
 
 def test_an_unknown_character_of_the_text_is_named_with_its_code_point() -> None:
     """The vocabulary was built from another text."""
-    result = check_roundtrip(Chars("abc"), "abcz")
+    result = check_roundtrip(_Chars("abc"), "abcz")
     assert (result.status, result.reason) == (Status.FAIL, "roundtrip.unknown_character")
     assert "'z' (U+007A)" in result.claim
 
@@ -186,37 +186,41 @@ def test_an_unknown_character_of_the_text_is_named_with_its_code_point() -> None
 def test_a_rare_character_in_the_middle_of_a_long_text_is_looked_at() -> None:
     """Head, middle and tail miss position 3,500 of 20,000; the distinct characters do not."""
     text = "ab" * 1750 + "z" + "ab" * 8250
-    result = check_roundtrip(Chars("abz", before=lambda t: t.replace("z", "a")), text)
+    result = check_roundtrip(_Chars("abz", before=lambda t: t.replace("z", "a")), text)
     assert result.failed
 
 
 def test_skipping_unknown_characters_warns_when_the_text_itself_is_whole() -> None:
     """Nothing of this text is lost, but a prompt could lose something."""
-    result = check_roundtrip(Chars("abc", skip=True), "abcabc")
+    result = check_roundtrip(_Chars("abc", skip=True), "abcabc")
     assert (result.status, result.reason) == (Status.WARN, "roundtrip.unknown_skipped")
-    assert check_roundtrip(Chars("abc", skip=True), "abzc").reason == "roundtrip.characters_dropped"
+    assert (
+        check_roundtrip(_Chars("abc", skip=True), "abzc").reason == "roundtrip.characters_dropped"
+    )
 
 
 def test_stored_ids_must_come_back_as_the_same_ids() -> None:
     """The tokenizer has two ids for 'a'; the stored ids use the one that encode never gives."""
-    tokenizer = Hidden(Chars("aba"))
+    tokenizer = _Hidden(_Chars("aba"))
     result = check_roundtrip(tokenizer, "ab", torch.tensor([0, 1, 2, 1]))
     assert result.reason == "roundtrip.stored_ids_differ"
     assert "place 0" in result.measured or "place 2" in result.measured
-    assert check_roundtrip(Chars("ab"), "ab", torch.tensor([0, 1, 1])).status is Status.PASS
+    assert check_roundtrip(_Chars("ab"), "ab", torch.tensor([0, 1, 1])).status is Status.PASS
 
 
 def test_stored_ids_out_of_range_are_left_to_range() -> None:
     """Id 9 of 2: not a fault of the tokenizer."""
-    assert check_roundtrip(Chars("ab"), "ab", torch.tensor([0, 9])).status is Status.PASS
+    assert check_roundtrip(_Chars("ab"), "ab", torch.tensor([0, 9])).status is Status.PASS
 
 
-class Subwords:
+class _Subwords:
     """Words and single characters, longest match first; the vocabulary is small letters."""
 
     WORDS = ("the", "quick", " ", "fox", ".", *"abcdefghijklmnopqrstuvwxyz", "<unk>")
 
-    def __init__(self, *, prefix: str = "", lower: bool = False, words: Sequence[str] = WORDS):
+    def __init__(
+        self, *, prefix: str = "", lower: bool = False, words: Sequence[str] = WORDS
+    ) -> None:
         self.words, self.prefix, self.lower = list(words), prefix, lower
 
     def get_vocab(self) -> dict[str, int]:
@@ -240,24 +244,24 @@ class Subwords:
 
 def test_an_uncased_subword_tokenizer_warns() -> None:
     """Its vocabulary has no capitals at all: lowercasing is its design."""
-    result = check_roundtrip(Subwords(lower=True), "The Quick fox.")
+    result = check_roundtrip(_Subwords(lower=True), "The Quick fox.")
     assert (result.status, result.reason) == (Status.WARN, "roundtrip.lowercased")
 
 
 def test_a_subword_tokenizer_that_lowercases_in_spite_of_capitals_fails() -> None:
     """Its vocabulary has T and Q, and encode never reaches them."""
-    words = (*Subwords.WORDS, "T", "Q")
-    result = check_roundtrip(Subwords(lower=True, words=words), "The Quick fox.")
+    words = (*_Subwords.WORDS, "T", "Q")
+    result = check_roundtrip(_Subwords(lower=True, words=words), "The Quick fox.")
     assert (result.status, result.reason) == (Status.FAIL, "roundtrip.lowercased")
 
 
 def test_a_prefix_space_warns() -> None:
     """As tokenizers of the SentencePiece kind have it."""
-    result = check_roundtrip(Subwords(prefix=" "), "the fox")
+    result = check_roundtrip(_Subwords(prefix=" "), "the fox")
     assert (result.status, result.reason) == (Status.WARN, "roundtrip.spaces_added")
 
 
-class Bytes:
+class _Bytes:
     """UTF-8 bytes: 256 ids, nothing can be lost."""
 
     n_vocab = 256
@@ -269,19 +273,19 @@ class Bytes:
         return bytes(ids).decode("utf-8", "replace")
 
 
-class BytesThatStrip(Bytes):
+class _BytesThatStrip(_Bytes):
     def encode(self, text: str) -> list[int]:
         return super().encode(text.strip())
 
 
 def test_a_byte_tokenizer_passes_and_has_no_excuse_for_losing() -> None:
     """Tabs, emoji and combining marks come back; a byte tokenizer that strips fails."""
-    assert check_roundtrip(Bytes(), TEXT).status is Status.PASS
-    result = check_roundtrip(BytesThatStrip(), TEXT)
+    assert check_roundtrip(_Bytes(), TEXT).status is Status.PASS
+    result = check_roundtrip(_BytesThatStrip(), TEXT)
     assert (result.status, result.reason) == (Status.FAIL, "roundtrip.stripped")
 
 
-class Wrapped(Chars):
+class _Wrapped(_Chars):
     """Gives its ids in the form that other libraries give them."""
 
     form: Callable[[list[int]], Any] = list
@@ -304,21 +308,21 @@ class Wrapped(Chars):
 )
 def test_ids_are_read_in_every_usual_form(form: Callable[[list[int]], Any]) -> None:
     """Tensor, array, object with .ids, mapping with input_ids."""
-    kind = type("Kind", (Wrapped,), {"form": staticmethod(form)})
+    kind = type("Kind", (_Wrapped,), {"form": staticmethod(form)})
     assert check_roundtrip(kind(), TEXT).status is Status.PASS
 
 
-class TensorOnly(Chars):
+class _TensorOnly(_Chars):
     def decode(self, ids: Any) -> str:
         return super().decode(ids.tolist())
 
 
 def test_a_decode_that_wants_a_tensor_is_served() -> None:
     """A list has no tolist()."""
-    assert check_roundtrip(TensorOnly(), TEXT).status is Status.PASS
+    assert check_roundtrip(_TensorOnly(), TEXT).status is Status.PASS
 
 
-class WithStart(Chars):
+class _WithStart(_Chars):
     """Adds start tokens that decode leaves out."""
 
     starts = 1
@@ -332,11 +336,11 @@ class WithStart(Chars):
 
 def test_a_start_token_in_every_text_warns_and_two_of_them_fail() -> None:
     """One may be meant; two are added by two layers that do not know each other."""
-    result = check_roundtrip(Hidden(WithStart()), TEXT)
+    result = check_roundtrip(_Hidden(_WithStart()), TEXT)
     assert (result.status, result.reason) == (Status.WARN, "roundtrip.tokens_added")
-    twice = WithStart()
+    twice = _WithStart()
     twice.starts = 2
-    result = check_roundtrip(Hidden(twice), TEXT)
+    result = check_roundtrip(_Hidden(twice), TEXT)
     assert (result.status, result.reason) == (Status.FAIL, "roundtrip.doubled_start")
 
 
@@ -356,14 +360,14 @@ def test_a_fault_is_named_only_where_it_explains_everything() -> None:
 
 def test_measure_says_where_the_first_difference_is() -> None:
     """'ab' comes back as 'aa': they differ at 1."""
-    numbers = measure_roundtrip(Chars("ab", before=lambda t: t.replace("b", "a")), "ab")
+    numbers = measure_roundtrip(_Chars("ab", before=lambda t: t.replace("b", "a")), "ab")
     assert numbers == {"ids": [0, 0], "back": "aa", "lossless": False, "first_difference": 1}
 
 
 def test_in_a_pipeline() -> None:
     """Without a tokenizer it skips; with one it uses train_text and train_ids."""
-    ids: Tensor = torch.tensor(Chars().encode(TEXT))
+    ids: Tensor = torch.tensor(_Chars().encode(TEXT))
     skipped = diagnose(Pipeline(Bigram(11)), only=["roundtrip"])["roundtrip"]
     assert (skipped.status, skipped.numbers["missing"]) == (Status.SKIP, ["tokenizer"])
-    pipeline = Pipeline(Bigram(99), tokenizer=Chars(), train_text=TEXT, train_ids=ids)
+    pipeline = Pipeline(Bigram(99), tokenizer=_Chars(), train_text=TEXT, train_ids=ids)
     assert diagnose(pipeline, only=["roundtrip"])["roundtrip"].status is Status.PASS

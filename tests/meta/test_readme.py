@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import readme
+from tests.meta import readme
 
 TEXT = readme.README.read_text(encoding="utf-8")
 HEADINGS = re.findall(r"^## (.+)$", TEXT, flags=re.MULTILINE)

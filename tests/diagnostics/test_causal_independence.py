@@ -1,0 +1,320 @@
+"""Causal independence: maps of models whose answer fits on paper, and each pattern's cause."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from diagnostics import Pipeline, Status, check_causal_independence, diagnose
+from diagnostics._probe import Probe
+from diagnostics.causal_independence import _positions_to_replace, measure_influence
+from tests.diagnostics.tiny import (
+    Bigram,
+    Convolution,
+    HFStyle,
+    Mix,
+    MixtureOfExperts,
+    Recurrent,
+    TinyGPT,
+    causal_mix,
+    masked_mix,
+)
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+class _Lookup(nn.Module):
+    """Logits at i are one-hot of the token at i + offset, clipped to the row."""
+
+    def __init__(self, offset: int, V: int = 7) -> None:
+        super().__init__()
+        self.vocab_size, self.offset = V, offset
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        places = (torch.arange(ids.shape[1]) + self.offset).clamp(0, ids.shape[1] - 1)
+        return self.scale * functional.one_hot(ids[:, places], self.vocab_size)
+
+
+def test_influence_of_the_identity_model_is_the_identity() -> None:
+    """A model that repeats its input moves by 1 exactly where a token changed."""
+    probe = Probe(Pipeline(_Lookup(0)))
+    influence, size = measure_influence(
+        probe, probe.pipeline.model, torch.tensor([0, 3, 6, 2]), [0, 1, 2, 3]
+    )
+    assert torch.equal(influence, torch.eye(4))
+    assert size == 1.0
+
+
+def test_influence_of_the_peeking_model_is_one_above_the_diagonal() -> None:
+    """A model that repeats the next token: rows 0..2 read token i + 1, the last reads itself."""
+    probe = Probe(Pipeline(_Lookup(1)))
+    influence, _ = measure_influence(
+        probe, probe.pipeline.model, torch.tensor([0, 3, 6, 2]), [0, 1, 2, 3]
+    )
+    expected = torch.zeros(4, 4)
+    expected[[0, 1, 2, 3], [1, 2, 3, 3]] = 1.0
+    assert torch.equal(influence, expected)
+
+
+def test_peeking_by_one_is_named_with_its_pairs() -> None:
+    """Of the 6 pairs of a row of four, the 3 next neighbours leak."""
+    result = check_causal_independence(_Lookup(1), torch.tensor([[0, 3, 6, 2]]))
+    assert result.status is Status.FAIL
+    assert result.numbers["leaking_pairs"] == 3
+    assert result.numbers["judged_pairs"] == 6
+    assert result.numbers["reach"] == 1
+    assert "position 0 changes its prediction when token 1, in its future, changes" in result.claim
+
+
+def _after_softmax(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    weights = (queries @ keys.transpose(2, 3) / 2).softmax(-1)
+    return weights.tril() @ values
+
+
+def _softmax_over_queries(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    scores = queries @ keys.transpose(2, 3) / 2
+    hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+    return scores.masked_fill(hidden, -math.inf).softmax(-2) @ values
+
+
+def _added_ones(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    scores = queries @ keys.transpose(2, 3) / 2
+    return (scores + torch.ones_like(scores).tril()).softmax(-1) @ values
+
+
+def _merged_without_transpose(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    mixed = causal_mix(queries, keys, values)
+    B, H, T, D = mixed.shape
+    return mixed.reshape(B, T, H, D).transpose(1, 2)
+
+
+def _split_by_view(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    def wrong(x: Tensor) -> Tensor:
+        return x.transpose(1, 2).reshape(x.shape)
+
+    return causal_mix(wrong(queries), wrong(keys), wrong(values))
+
+
+BROKEN: list[tuple[str, Mix, str]] = [
+    ("no mask", masked_mix(lambda i, j: j >= 0 * i), "no_mask"),
+    ("hidden scores set to 0", masked_mix(lambda i, j: j <= i, 0.0), "no_mask"),
+    ("mask of ones added", _added_ones, "no_mask"),
+    ("one diagonal too many", masked_mix(lambda i, j: j <= i + 1), "mask_too_wide"),
+    ("meaning inverted", masked_mix(lambda i, j: j >= i), "mask_inverted"),
+    ("hides itself, finite", masked_mix(lambda i, j: j < i, -1e9), "first_row"),
+    ("hides itself, infinite", masked_mix(lambda i, j: j < i), "not_finite"),
+    ("mask of 8 in a block of 12", masked_mix(lambda i, j: (j <= i) | (i >= 8)), "mask_too_small"),
+    ("blocks of 4", masked_mix(lambda i, j: (j <= i) | (i // 4 == j // 4)), "chunked"),
+    ("mask after softmax", _after_softmax, "normalised_over_future"),
+    ("softmax over queries", _softmax_over_queries, "normalised_over_future"),
+    ("filled with -10", masked_mix(lambda i, j: j <= i, -10.0), "normalised_over_future"),
+    ("heads merged by reshape", _merged_without_transpose, "heads_mixed"),
+    ("heads split by view", _split_by_view, "heads_mixed"),
+]
+
+
+@pytest.mark.parametrize("std", [None, 0.02])
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize(("name", "mix", "reason"), BROKEN, ids=[name for name, _, _ in BROKEN])
+def test_each_broken_mask_is_caught_for_its_reason(
+    name: str, mix: Mix, reason: str, layers: int, std: float | None
+) -> None:
+    """Every pattern leaks with torch's default weights and with GPT-2's small ones."""
+    result = check_causal_independence(TinyGPT(19, mix=mix, L=layers, std=std))
+    assert result.status is Status.FAIL
+    assert result.reason == f"causal_independence.{reason}"
+    assert result.causes
+
+
+def test_reach_grows_by_one_diagonal_a_layer() -> None:
+    """Two layers with tril(diagonal=1) see two tokens ahead, three see three."""
+    for layers in (2, 3):
+        mix = masked_mix(lambda i, j: j <= i + 1)
+        result = check_causal_independence(TinyGPT(19, mix=mix, L=layers))
+        assert result.numbers["reach"] == layers
+        assert f"({layers} here)" in result.causes[0]
+
+
+def test_reversed_reading_is_named() -> None:
+    """Tokens flipped on the way in: position i reads the last i + 1 tokens."""
+
+    class Flipped(TinyGPT):
+        def hidden(self, ids: Tensor) -> Tensor:
+            return super().hidden(ids.flip(1))
+
+    result = check_causal_independence(Flipped())
+    assert result.reason == "causal_independence.time_reversed"
+
+
+class _Rotary(TinyGPT):
+    """Positions by rotation of queries and keys."""
+
+    def __init__(self) -> None:
+        super().__init__(positions=False, mix=_rotated)
+
+
+def _rotated(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    T, D = queries.shape[2:]
+    angles = torch.arange(T)[:, None] / 10 ** torch.arange(D // 2)  # (T, D / 2)
+
+    def turn(x: Tensor) -> Tensor:
+        a, b = x.chunk(2, -1)
+        cos, sin = angles.cos().to(x), angles.sin().to(x)
+        return torch.cat([a * cos - b * sin, a * sin + b * cos], -1)
+
+    return causal_mix(turn(queries), turn(keys), values)
+
+
+def _linear_bias(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    T = queries.shape[2]
+    distance = torch.arange(T)[:, None] - torch.arange(T)[None, :]
+    scores = queries @ keys.transpose(2, 3) / 2 - 0.5 * distance
+    return scores.masked_fill(distance < 0, -math.inf).softmax(-1) @ values
+
+
+class _PaddedVocabulary(TinyGPT):
+    """Columns beyond the vocabulary are shut with minus infinity."""
+
+    def forward(self, ids: Tensor, targets: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        logits = super().forward(ids)[0].clone()
+        logits[..., 16:] = -math.inf
+        return logits, None
+
+
+class _SoftCapped(TinyGPT):
+    def forward(self, ids: Tensor, targets: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        return 5 * torch.tanh(super().forward(ids)[0] / 5), None
+
+
+class _DropoutInEval(TinyGPT):
+    def hidden(self, ids: Tensor) -> Tensor:
+        return functional.dropout(super().hidden(ids), 0.3)
+
+
+def _zero_head() -> TinyGPT:
+    model = TinyGPT()
+    nn.init.zeros_(model.head.weight)
+    return model
+
+
+HEALTHY = {
+    "gpt": lambda: (TinyGPT(), {}),
+    "tied": lambda: (TinyGPT(tied=True), {}),
+    "no positions": lambda: (TinyGPT(positions=False), {}),
+    "rotary": lambda: (_Rotary(), {}),
+    "alibi": lambda: (TinyGPT(positions=False, mix=_linear_bias), {}),
+    "sliding window": lambda: (TinyGPT(mix=masked_mix(lambda i, j: (j <= i) & (j > i - 3))), {}),
+    "sink": lambda: (TinyGPT(mix=masked_mix(lambda i, j: (j == 0) | (j == i))), {}),
+    "gru": lambda: (Recurrent(), {}),
+    "convolution": lambda: (Convolution(), {}),
+    "bigram": lambda: (Bigram(), {}),
+    "experts": lambda: (MixtureOfExperts(), {}),
+    "hugging face": lambda: (HFStyle(), {"labels": "same"}),
+    "padded vocabulary": lambda: (_PaddedVocabulary(), {"vocab_size": 16}),
+    "soft cap": lambda: (_SoftCapped(), {}),
+    "zero head": lambda: (_zero_head(), {}),
+    "bfloat16": lambda: (TinyGPT().bfloat16(), {}),
+    "dropout in eval": lambda: (_DropoutInEval(), {}),
+    "finite mask": lambda: (TinyGPT(mix=masked_mix(lambda i, j: j <= i, -1e4)), {}),
+}
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_healthy_designs_pass(name: str) -> None:
+    """None of them reads the future; dropout in eval mode is for `modes` to report."""
+    model, parts = HEALTHY[name]()
+    result = check_causal_independence(model, **parts)
+    assert (result.status, result.reason) == (Status.PASS, "causal_independence.ok")
+    assert result.numbers["judged_pairs"] > 0
+
+
+def test_leak_is_seen_behind_shut_columns() -> None:
+    """Minus infinity in some columns must not make the limit infinite."""
+    leaky = _PaddedVocabulary(mix=masked_mix(lambda i, j: j >= 0 * i))
+    assert check_causal_independence(leaky, vocab_size=16).status is Status.FAIL
+
+
+def test_mask_that_large_scores_overcome_warns() -> None:
+    """A mask of -1e4 hides exactly now; with weights x10 these scores exceed it."""
+
+    def mix(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        return masked_mix(lambda i, j: j <= i, -1e4)(40 * queries, keys, values)
+
+    result = check_causal_independence(TinyGPT(C=32, mix=mix))
+    assert (result.status, result.reason) == (Status.WARN, "causal_independence.finite_mask")
+    assert "weights x10" in result.claim
+
+
+def test_rows_that_read_each_other_are_run_one_by_one() -> None:
+    """A mean over the batch is not a leak over time."""
+
+    class Coupled(TinyGPT):
+        def hidden(self, ids: Tensor) -> Tensor:
+            x = super().hidden(ids)
+            return x - x.mean(0, keepdim=True) / 2
+
+    assert check_causal_independence(Coupled()).status is Status.PASS
+
+
+def test_bidirectional_models_fail() -> None:
+    """A GRU in both directions and a convolution padded on both sides see the future."""
+    assert check_causal_independence(Recurrent(bidirectional=True)).reason.endswith("no_mask")
+    result = check_causal_independence(Convolution(left=1))
+    assert result.reason == "causal_independence.mask_too_wide"
+    assert "convolution" in result.causes[1]
+
+
+def test_context_of_one_token_is_skipped() -> None:
+    """Nothing can be measured, so that it is not a pass."""
+    result = check_causal_independence(Bigram(), block_size=1)
+    assert (result.status, result.reason) == (Status.SKIP, "causal_independence.one_token")
+
+
+def test_declared_not_causal_is_skipped() -> None:
+    """causal=False is a design, and the report says that nothing was measured."""
+    pipeline = Pipeline(Recurrent(bidirectional=True), causal=False)
+    result = diagnose(pipeline, only=["causal_independence"])["causal_independence"]
+    assert result.status is Status.SKIP
+
+
+def test_long_blocks_replace_neighbours_at_every_scale() -> None:
+    """All positions up to 64; beyond, both ends and both sides of the powers of two."""
+    assert _positions_to_replace(64) == list(range(64))
+    chosen = _positions_to_replace(256)
+    assert {0, 1, 63, 64, 65, 127, 128, 129, 254, 255} <= set(chosen)
+    assert len(chosen) * 256 <= 16_384
+
+
+def test_leak_at_the_end_of_a_long_block_is_seen() -> None:
+    """A mask that covers 100 of 128 positions leaks only behind it."""
+    mix = masked_mix(lambda i, j: (j <= i) | (i >= 100))
+    result = check_causal_independence(TinyGPT(block=128, mix=mix))
+    assert result.reason == "causal_independence.mask_too_small"
+
+
+@pytest.mark.parametrize("shape", [(6,), (1, 1), (1, 2, 3)])
+def test_wrong_token_shapes_are_refused(shape: tuple[int, ...]) -> None:
+    """(B, T) with T >= 2 is wanted."""
+    with pytest.raises(ValueError, match="T >= 2"):
+        check_causal_independence(TinyGPT(), torch.zeros(shape, dtype=torch.int64))
+
+
+def test_model_comes_back_untouched() -> None:
+    """Weights, mode and random state are as before."""
+    model = TinyGPT().train()
+    before = copy.deepcopy(model.state_dict())
+    state = torch.get_rng_state()
+    check_causal_independence(model)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert model.training
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert torch.equal(torch.get_rng_state(), state)

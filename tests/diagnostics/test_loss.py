@@ -1,0 +1,388 @@
+"""Loss: each usual wrong formula is named by its number; what is meant so only warns."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from diagnostics import Pipeline, Status, check_loss, diagnose
+from diagnostics._loss_readings import Case, Reading, find_readings
+from diagnostics._probe import MissingPartError
+from tests.diagnostics.tiny import (
+    Bigram,
+    HFStyle,
+    LossOf,
+    MixtureOfExperts,
+    Recurrent,
+    TinyGPT,
+    random_pair,
+)
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+def _ce(logits: Tensor, targets: Tensor, **options: Any) -> Tensor:
+    width = logits.shape[-1]
+    return functional.cross_entropy(logits.reshape(-1, width), targets.reshape(-1), **options)
+
+
+def _nll(logits: Tensor, targets: Tensor) -> Tensor:
+    return _ce(logits, targets, reduction="none")
+
+
+def _mean_scored(losses: Tensor, targets: Tensor) -> Tensor:
+    return losses.sum() / (targets != -100).sum()
+
+
+def _one_hot(logits: Tensor, targets: Tensor) -> Tensor:
+    return functional.one_hot(targets.clamp(min=0), logits.shape[-1]).to(logits)
+
+
+def _naive(logits: Tensor, targets: Tensor) -> Tensor:
+    p = logits.exp() / logits.exp().sum(-1, keepdim=True)
+    return -p.log().gather(-1, targets.clamp(min=0)[..., None]).mean()
+
+
+def _floored(logits: Tensor, targets: Tensor) -> Tensor:
+    p = logits.softmax(-1).gather(-1, targets.clamp(min=0)[..., None])[..., 0]
+    return -(p[targets != -100] + 1e-6).log().mean()
+
+
+WRONG: dict[str, tuple[LossOf, str]] = {
+    "softmax first": (lambda z, y: _ce(z.softmax(-1), y), "double_softmax"),
+    "sum": (lambda z, y: _ce(z, y, reduction="sum"), "summed"),
+    "sum / B": (lambda z, y: _ce(z, y, reduction="sum") / len(y), "summed_over_time"),
+    "sum / T": (lambda z, y: _ce(z, y, reduction="sum") / y.shape[1], "summed_over_rows"),
+    "none": (_nll, "not_scalar"),
+    "last only": (lambda z, y: _ce(z[:, -1], y[:, -1]), "last_position_only"),
+    "first only": (lambda z, y: _ce(z[:, 0], y[:, 0]), "first_position_only"),
+    "shifted again": (lambda z, y: _ce(z[:, :-1], y[:, 1:]), "shifted_twice"),
+    "own input": (lambda z, y: _ce(z[:, 1:], y[:, :-1]), "not_shifted"),
+    "backward": (lambda z, y: _ce(z[:, 2:], y[:, :-2]), "shifted_backward"),
+    "last dropped": (lambda z, y: _ce(z[:, :-1], y[:, :-1]), "last_target_dropped"),
+    "first dropped": (lambda z, y: _ce(z[:, 1:], y[:, 1:]), "first_target_dropped"),
+    "rolled": (lambda z, y: _ce(z, y.roll(-1, 1)), "wrapped_target"),
+    "B and T exchanged": (lambda z, y: _ce(z.transpose(0, 1), y), "flattened_in_another_order"),
+    "targets exchanged": (lambda z, y: _ce(z, y.T), "flattened_in_another_order"),
+    "V and T exchanged": (
+        lambda z, y: _ce(z.transpose(1, 2).reshape(z.shape), y),
+        "flattened_in_another_order",
+    ),
+    "row means": (
+        lambda z, y: torch.stack([_ce(a, b) for a, b in zip(z, y, strict=True)]).mean(),
+        "mean_of_row_means",
+    ),
+    "all positions": (lambda z, y: _nll(z, y).mean(), "denominator_counts_ignored"),
+    "id 0 ignored": (
+        lambda z, y: _ce(z, y.masked_fill(y == -100, 0), ignore_index=0),
+        "ignores_real_token",
+    ),
+    "divided": (lambda z, y: _ce(z, y) / 4, "divided"),
+    "multiplied": (lambda z, y: _ce(z, y) * 1.5, "multiplied"),
+    "sign": (lambda z, y: -_ce(z, y), "sign_flipped"),
+    "bits": (lambda z, y: _ce(z, y) / math.log(2), "base_two"),
+    "perplexity": (lambda z, y: _ce(z, y).exp(), "perplexity"),
+    "clamped mean": (lambda z, y: _ce(z, y).clamp(max=4), "clamped"),
+    "clamped tokens": (lambda z, y: _mean_scored(_nll(z, y).clamp(max=3), y), "clamped"),
+    "temperature": (lambda z, y: _ce(z / 1.5, y), "temperature"),
+    "mse": (lambda z, y: (z - _one_hot(z, y)).square().mean(), "squared_error"),
+    "error rate": (lambda z, y: (z.argmax(-1) != y).double().mean(), "error_rate"),
+    "binary": (
+        lambda z, y: functional.binary_cross_entropy_with_logits(z, _one_hot(z, y)),
+        "binary",
+    ),
+    "no log": (
+        lambda z, y: functional.nll_loss(z.softmax(-1).flatten(0, 1), y.flatten()),
+        "no_log",
+    ),
+    "raw": (lambda z, y: functional.nll_loss(z.flatten(0, 1), y.flatten()), "not_normalised"),
+    "swapped": (
+        lambda z, y: -(z.softmax(-1) * _one_hot(z, y).log_softmax(-1)).sum(-1).mean(),
+        "arguments_swapped",
+    ),
+    "soft one-hot": (
+        lambda z, y: -(_one_hot(z, y).softmax(-1) * z.log_softmax(-1)).sum(-1).mean(),
+        "arguments_swapped",
+    ),
+    "log of softmax": (_naive, "not_finite"),
+    "no targets": (lambda z, y: z.logsumexp(-1).mean(), "ignores_targets"),
+    "item": (lambda z, y: torch.tensor(_ce(z, y).item()), "detached"),
+    "half detached": (lambda z, y: (_ce(z, y) + _ce(z, y).detach()) / 2, "wrong_gradient"),
+    "every other row": (lambda z, y: _ce(z[::2], y[::2]), "targets_dropped"),
+    "power": (lambda z, y: _ce(z, y) ** 1.1, "mismatch"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_each_wrong_formula_is_named(name: str) -> None:
+    """The reading is the same for a transformer and for a table with a larger vocabulary."""
+    loss_of, reason = WRONG[name]
+    for model in (TinyGPT(19, loss_of=loss_of), Bigram(70, loss_of=loss_of)):
+        result = check_loss(model)
+        assert (result.status, result.reason) == (Status.FAIL, f"loss.{reason}")
+        assert result.next_step
+
+
+MEANT: dict[str, tuple[LossOf, str, float | None]] = {
+    "smoothing": (lambda z, y: _ce(z, y, label_smoothing=0.1), "label_smoothing", 0.1),
+    "z-loss": (lambda z, y: _ce(z, y) + 1e-3 * z.logsumexp(-1).square().mean(), "z_loss", 1e-3),
+    "constant": (lambda z, y: _ce(z, y) + 0.25, "extra_term", 0.25),
+    "floor": (_floored, "probability_floor", -math.log(1e-6)),
+}
+
+
+@pytest.mark.parametrize("name", MEANT)
+def test_what_may_be_meant_warns_with_its_number(name: str) -> None:
+    """The coefficient is solved from one batch and proved on the others."""
+    loss_of, reason, parameter = MEANT[name]
+    result = check_loss(TinyGPT(19, loss_of=loss_of))
+    assert (result.status, result.reason) == (Status.WARN, f"loss.{reason}")
+    assert result.numbers["parameter"] == pytest.approx(parameter, rel=1e-4)
+
+
+class _Padded(TinyGPT):
+    """Vocabulary of 16 in a head of 19; the extra columns are shut."""
+
+    def forward(self, ids: Tensor, targets: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        logits = self.head(self.hidden(ids)).clone()
+        logits[..., 16:] = -math.inf
+        return logits, None if targets is None else _ce(logits, targets)
+
+
+class _Flat(TinyGPT):
+    """Logits come back flattened when targets are given."""
+
+    def forward(self, ids: Tensor, targets: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        logits = self.head(self.hidden(ids))
+        if targets is None:
+            return logits, None
+        return logits.flatten(0, 1), _ce(logits, targets)
+
+
+class _AsDict(TinyGPT):
+    def forward(self, input_ids: Tensor, labels: Tensor | None = None) -> Any:  # type: ignore[override]
+        logits, loss = super().forward(input_ids, labels)
+        return {"logits": logits, "loss": loss}
+
+
+def _indexed(logits: Tensor, targets: Tensor) -> Tensor:
+    picked = logits.log_softmax(-1).flatten(0, 1)[torch.arange(targets.numel()), targets.flatten()]
+    return -picked.mean()
+
+
+HEALTHY: dict[str, Callable[[], tuple[nn.Module, dict[str, Any]]]] = {
+    "gpt": lambda: (TinyGPT(), {}),
+    "table": lambda: (Bigram(), {}),
+    "log-softmax first": lambda: (TinyGPT(loss_of=lambda z, y: _ce(z.log_softmax(-1), y)), {}),
+    "hugging face": lambda: (HFStyle(), {"labels": "same"}),
+    "dict": lambda: (_AsDict(), {}),
+    "padded, shut": lambda: (_Padded(), {"vocab_size": 16}),
+    "padded, open": lambda: (TinyGPT(), {"vocab_size": 16}),
+    "padded, cut": lambda: (
+        TinyGPT(loss_of=lambda z, y: _ce(z[..., :16], y)),
+        {"vocab_size": 16},
+    ),
+    "flat": lambda: (_Flat(), {}),
+    "bfloat16": lambda: (TinyGPT().bfloat16(), {}),
+    "loss in bfloat16": lambda: (TinyGPT(loss_of=lambda z, y: _ce(z.bfloat16(), y)), {}),
+    "ignore -1": lambda: (
+        TinyGPT(loss_of=lambda z, y: _ce(z, y, ignore_index=-1)),
+        {"ignore_index": -1},
+    ),
+    "never ignores": lambda: (TinyGPT(loss_of=_indexed), {}),
+    "pad ignored": lambda: (
+        TinyGPT(loss_of=lambda z, y: _ce(z, y.masked_fill(y == -100, 0), ignore_index=0)),
+        {"pad_id": 0},
+    ),
+    "sum over tokens": lambda: (
+        TinyGPT(loss_of=lambda z, y: _mean_scored(_nll(z, y), y)),
+        {},
+    ),
+    "experts": lambda: (MixtureOfExperts(), {}),
+    "forward": lambda: (Recurrent(), {"forward": lambda m, x, y: (m(x), _ce(m(x), y))}),
+    "soft cap": lambda: (TinyGPT(loss_of=lambda z, y: _ce(z, y)), {}),
+}
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_healthy_losses_pass(name: str) -> None:
+    """None of them differs from the cross-entropy by more than rounding."""
+    model, parts = HEALTHY[name]()
+    result = check_loss(model, **parts)
+    assert (result.status, result.reason) == (Status.PASS, "loss.ok")
+    assert len(result.numbers["cases"]) >= 5
+
+
+def test_first_case_is_cross_entropy_by_hand() -> None:
+    """Uniform logits over 8 tokens cost ln 8 = 2.0794 nats in every place."""
+    table = Bigram(8)
+    nn.init.zeros_(table.table.weight)
+    logits, targets = torch.zeros(2, 3, 8).double(), torch.zeros(2, 3, dtype=torch.int64)
+    case = Case("by hand", logits, targets, targets, math.log(8), 0.0)
+    assert case.reference == pytest.approx(2.0794415, abs=1e-6)
+    assert case.fits(case.reference)
+    assert not case.fits(math.nan)
+
+
+def test_readings_give_the_parameter_by_hand() -> None:
+    """A loss of ln 8 / 4 on uniform logits and on others is a division by 4."""
+    ids = torch.arange(6).view(2, 3)
+    cases = []
+    for scale in (0.0, 1.0):
+        logits = scale * torch.arange(48, dtype=torch.float64).view(2, 3, 8).sin()
+        case = Case("by hand", logits, ids, ids, 0.0, 0.0)
+        cases.append(Case("by hand", logits, ids, ids, case.reference / 4, 0.0))
+    assert find_readings(cases) == [Reading("divided", 4)]
+
+
+def test_load_balancing_term_warns() -> None:
+    """An auxiliary loss differs from batch to batch and does not depend on the targets."""
+    result = check_loss(MixtureOfExperts(aux=0.1))
+    assert (result.status, result.reason) == (Status.WARN, "loss.extra_term")
+
+
+def test_shift_inside_and_outside_is_told_from_a_contract() -> None:
+    """The same model is right with labels="same", and shifts twice without."""
+    result = check_loss(HFStyle())
+    assert result.reason == "loss.shifted_twice"
+    assert 'labels="same"' in result.causes[0]
+
+
+@pytest.mark.parametrize(
+    ("loss_of", "reason"),
+    [
+        (lambda z, y: _ce(z, y), "loss.not_shifted"),
+        (lambda z, y: _ce(z[:, :-2], y[:, 2:]), "loss.shifted_twice"),
+        (lambda z, y: _ce(z[:, 1:], y[:, :-1]), "loss.shifted_backward"),
+        (lambda z, y: _ce(z, y.roll(-1, 1)), "loss.wrapped_target"),
+        (lambda z, y: _ce(z[:, :-2], y[:, 1:-1]), "loss.last_target_dropped"),
+    ],
+)
+def test_shift_inside_the_model_is_judged(loss_of: LossOf, reason: str) -> None:
+    """With labels="same" the model must pair logits t with label t + 1, each once."""
+    assert check_loss(TinyGPT(loss_of=loss_of), labels="same").reason == reason
+
+
+def test_probabilities_in_place_of_logits() -> None:
+    """Softmax as the last layer: wrong for cross_entropy, right for its own logarithm."""
+
+    class Softmax(TinyGPT):
+        take_log = False
+
+        def forward(self, ids: Tensor, targets: Tensor | None = None) -> Any:
+            p = self.head(self.hidden(ids)).softmax(-1)
+            scores = p.log() if self.take_log else p
+            return p, None if targets is None else _ce(scores, targets)
+
+    assert check_loss(Softmax()).reason == "loss.double_softmax"
+    honest = Softmax()
+    honest.take_log = True
+    result = check_loss(honest)
+    assert (result.status, result.reason) == (Status.WARN, "loss.probabilities_returned")
+
+
+def test_python_float_is_a_detached_loss() -> None:
+    """`return logits, loss.item()` has no graph at all."""
+
+    class Item(TinyGPT):
+        def forward(self, ids: Tensor, targets: Tensor | None = None) -> Any:
+            logits, loss = super().forward(ids, targets)
+            return logits, None if loss is None else loss.item()
+
+    assert check_loss(Item()).reason == "loss.detached"
+
+
+def test_ignored_targets_that_count_fail_only_where_the_data_ignore_some() -> None:
+    """A hand-written loss reads index -100 from the end: harmless until a target is ignored."""
+    model = Bigram(150, loss_of=_indexed)
+    inputs, targets = random_pair(150)
+    assert check_loss(model, inputs, targets).status is Status.WARN
+    targets[0, 3:] = -100
+    result = check_loss(model, inputs, targets)
+    assert (result.status, result.reason) == (Status.FAIL, "loss.ignored_counted")
+
+
+def test_padding_that_is_scored_is_counted() -> None:
+    """Two rows with 4 and 2 pads: 3 + 1 = 4 targets are padding after padding."""
+    inputs, targets = random_pair(18, B=2, T=8)
+    inputs, targets = inputs + 1, targets + 1
+    for row, real in ((0, 4), (1, 6)):
+        inputs[row, real:] = 0
+        targets[row, real - 1 :] = 0
+    result = check_loss(TinyGPT(19), inputs, targets, pad_id=0)
+    assert result.reason == "loss.padding_counted"
+    assert result.numbers["parameter"] == 4 + 2
+    masked = targets.masked_fill(inputs == 0, -100)
+    assert check_loss(TinyGPT(19), inputs, masked, pad_id=0).reason == "loss.ok"
+
+
+def test_attention_mask_tells_padding_without_a_pad_id() -> None:
+    """Labels = input_ids with a mask: the classic that scores every pad."""
+    ids = random_pair(19, B=3, T=8)[0]
+    mask = torch.ones_like(ids)
+    mask[1, 5:] = 0
+    batch = {"input_ids": ids, "labels": ids.clone(), "attention_mask": mask}
+    result = check_loss(HFStyle(), labels="same", batch=batch)
+    assert result.reason == "loss.padding_counted"
+    assert result.numbers["parameter"] == 2
+    batch["labels"] = ids.masked_fill(mask == 0, -100)
+    assert check_loss(HFStyle(), labels="same", batch=batch).reason == "loss.ok"
+
+
+def test_id_that_is_never_scored_is_named_wherever_it_lies() -> None:
+    """Any id of the vocabulary can be the one that is ignored."""
+    for token in (3, 18):
+        loss_of = lambda z, y, token=token: _ce(  # noqa: E731
+            z, y.masked_fill(y == -100, token), ignore_index=token
+        )
+        result = check_loss(TinyGPT(19, loss_of=loss_of))
+        assert result.reason == "loss.ignores_real_token"
+        assert result.numbers["parameter"] == token
+
+
+def test_logits_only_is_skipped_and_names_forward() -> None:
+    """There is nothing to compare with."""
+    with pytest.raises(MissingPartError):
+        check_loss(Recurrent())
+    result = diagnose(Pipeline(Recurrent()), only=["loss"])["loss"]
+    assert result.status is Status.SKIP
+    assert "forward" in result.next_step
+
+
+def test_declared_design_becomes_a_warning() -> None:
+    """A loss of another form is accepted when it is declared."""
+    pipeline = Pipeline(TinyGPT(loss_of=WRONG["power"][0]), allow=("loss.mismatch",))
+    assert diagnose(pipeline, only=["loss"])["loss"].status is Status.WARN
+
+
+def test_nan_logits_are_not_a_pass() -> None:
+    """NaN fits no formula."""
+    model = TinyGPT()
+    with torch.no_grad():
+        model.head.weight[0, 0] = math.nan
+    assert check_loss(model).reason == "loss.logits_not_finite"
+
+
+def test_model_and_batch_come_back_untouched() -> None:
+    """Weights, mode, gradients, batch and random state are as before."""
+    model = TinyGPT().train()
+    before = copy.deepcopy(model.state_dict())
+    inputs, targets = random_pair(19)
+    kept = targets.clone()
+    state = torch.get_rng_state()
+    check_loss(model, inputs, targets)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert model.training
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert torch.equal(targets, kept)
+    assert torch.equal(torch.get_rng_state(), state)
