@@ -65,7 +65,7 @@ _ROWS = (
         "tokenizer",
         "correctness",
         "Does decode(encode(text)) give the text back, character by character?",
-        explains=("range",),
+        explains=("fingerprint", "range"),
     ),
     Row(
         "fingerprint",

@@ -70,6 +70,7 @@ class EntryState:
     autocast: tuple[str, ...]  # device types on which autocast was on
     anomaly_mode: bool
     default_dtype: torch.dtype
+    default_device: str  # type only, such as "cpu"
 
     @classmethod
     def read(cls) -> EntryState:
@@ -81,6 +82,7 @@ class EntryState:
             tuple(types),
             torch.is_anomaly_enabled(),
             torch.get_default_dtype(),
+            torch.get_default_device().type,
         )
 
     @contextmanager

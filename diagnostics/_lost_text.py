@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from diagnostics._text import Text, say
 
+_UNKNOWN_MARKS = re.compile(r"<\|?unk\|?>|\[UNK\]|\u2047|\ufffd", re.IGNORECASE)
 SAMPLE_MAX = 400  # characters on which pairs of transforms are tried; longer ones cost time
 
 
@@ -31,7 +32,7 @@ class Fault:
 
 def name_fault(text: str, back: str, characters: list[str] | None = None) -> Fault:
     """Name what turned `text` into `back`. `characters`: the table of a character tokenizer."""
-    for name in (_added, _recoded, _transformed, _shifted_in_table, _shortened, _substituted):
+    for name in _READINGS:
         fault = name(text, back, characters)
         if fault is not None:
             return fault
@@ -165,9 +166,35 @@ def _transformed(text: str, back: str, characters: list[str] | None) -> Fault | 
                 told = say("{first}, and {second}", first=first[1], second=second[1])
                 design = {first[0], second[0]} <= _BY_DESIGN
                 return Fault(first[0], told, _escaped(first[2]), design)
+    return None
+
+
+def _in_essence(text: str, back: str, characters: list[str] | None) -> Fault | None:
+    """The same letters, whatever became of case, accents, white space and unknown pieces."""
+    whole, pieces = _essence(text), [_essence(piece) for piece in _UNKNOWN_MARKS.split(back)]
+    if len(pieces) > 1:
+        if not _has_pieces(whole, pieces):
+            return None
+        return _replaced(len(pieces) - 1, len(text), "what it does not know", _mark_in(back))
+    if whole != pieces[0]:
+        return None
     if "".join(text.split()) == "".join(back.split()):
         return Fault("spaces_changed", say("white space comes back elsewhere"), by_design=True)
-    return None
+    if back.lower() == back and text.lower() != text:
+        told = say("capital letters come back small, and white space elsewhere")
+        return Fault("lowercased", told, by_design=True)
+    told = say("letters come back in another form, and white space elsewhere")
+    return Fault("normalised", told, by_design=True)
+
+
+def _essence(text: str) -> str:
+    plain = without_accents(unicodedata.normalize("NFKC", text)).casefold()
+    return "".join(plain.split())
+
+
+def _mark_in(back: str) -> str:
+    found = _UNKNOWN_MARKS.search(back)
+    return found.group() if found else ""
 
 
 def _added(text: str, back: str, characters: list[str] | None) -> Fault | None:
@@ -250,7 +277,7 @@ def _shortened(text: str, back: str, characters: list[str] | None) -> Fault | No
 
 def _substituted(text: str, back: str, characters: list[str] | None) -> Fault | None:
     if len(text) != len(back):
-        return _unknown_marked(text, back)
+        return None
     pairs = {(a, b) for a, b in zip(text, back, strict=True) if a != b}
     sources, images = {a for a, _ in pairs}, {b for _, b in pairs}
     wrong = sum(a != b for a, b in zip(text, back, strict=True))
@@ -273,30 +300,18 @@ def _substituted(text: str, back: str, characters: list[str] | None) -> Fault | 
     return None
 
 
-def _unknown_marked(text: str, back: str) -> Fault | None:
-    """Pieces that come back as a marker of unknown ones, whatever else was done to the text."""
-    marker = next(iter(re.findall(r"<\|?unk\|?>|\[UNK\]|\ufffd", back, re.IGNORECASE)), None)
-    if marker is None or marker in text:
-        return None
-    pieces = back.split(marker)
-    plain: tuple[Callable[[str], str], ...] = (str, *(row[3] for row in _TRANSFORMS))
-    if not any(_has_pieces(change(text), pieces) for change in plain):
-        return None
-    return _replaced(back.count(marker), len(text), "what it does not know", marker)
-
-
 def _has_pieces(text: str, pieces: list[str]) -> bool:
-    """Whether the text is these pieces in order, with something between each two of them."""
+    """Whether the text is these pieces in order; between two of them anything may stand."""
     first, *middle, last = pieces
     if not text.startswith(first) or not text.endswith(last):
         return False
     place = len(first)
     for piece in middle:
-        place = text.find(piece, place + 1)
+        place = text.find(piece, place)
         if place < 0:
             return False
         place += len(piece)
-    return place < len(text) - len(last)
+    return place <= len(text) - len(last)
 
 
 def _replaced(count: int, total: int, lost: str, image: str) -> Fault:
@@ -325,3 +340,14 @@ def _listed(characters: list[str]) -> str:
 
 def _escaped(template: str) -> Text:
     return Text(template.replace("{", "{{").replace("}", "}}"), {})
+
+
+_READINGS = (
+    _added,
+    _recoded,
+    _transformed,
+    _in_essence,
+    _shifted_in_table,
+    _shortened,
+    _substituted,
+)

@@ -266,7 +266,7 @@ def _difference(parameters: Iterable[Tensor], before: list[Tensor]) -> list[Tens
 
 
 def _norm(tensors: Iterable[Tensor]) -> float:
-    norms = [torch.linalg.vector_norm(t, dtype=torch.float32) for t in tensors]
+    norms = [torch.linalg.vector_norm(t.float()) for t in tensors]
     return float(torch.linalg.vector_norm(torch.stack(norms))) if norms else math.nan
 
 

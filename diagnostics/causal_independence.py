@@ -24,6 +24,7 @@ Break it
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
@@ -35,7 +36,10 @@ from diagnostics._result import CheckResult, Status
 from diagnostics._text import Text, say
 
 EVERY_PAIR_MAX = 64  # positions up to which the whole map is affordable
-TOKENS_MAX = 16_384  # copies x T in one call: about 0.3 s on a debug model
+WORK_MAX = 2e10  # copies x T x parameters: about 2 s in float64 on one laptop core
+COPIES_MIN = 4  # of which one is unchanged; a larger model is measured on a shorter row
+LOGITS_MAX = 2**25  # numbers held at once: 256 MB in float64
+SCALED_POSITIONS_MAX = 8  # replaced with the larger weights, where only weak masks are looked for
 LEAK_FLOAT64 = 1e-9  # healthy models measured: exactly 0; the smallest real leak seen: 1e-3
 LEAK_FLOAT32 = 1e-4  # only for models that cannot run in float64; relative to the logits
 SCALES = (1.0, 10.0)
@@ -87,22 +91,35 @@ def measure_influence(
         copies[copy, position] = (row[position] + 1 + copy) % probe.vocab_size
         if copies[copy, position] == row[position]:
             copies[copy, position] = (row[position] + 1) % probe.vocab_size
-    logits = _logits(probe, model, copies)  # (J + 1, T, W)
-    changed, unchanged = logits[:-1], logits[-1:]
-    # equal values have not moved, also where both are minus infinity (shut columns)
-    moved = torch.where(changed == unchanged, 0.0, (changed - unchanged).abs())
+    moved: list[Tensor] = []
+    unchanged: Tensor | None = None
+    for logits in _logits(probe, model, copies):  # (rows, T, W), the last rows first
+        unchanged = logits[-1:].clone() if unchanged is None else unchanged
+        # equal values have not moved, also where both are minus infinity (shut columns)
+        change = torch.where(logits == unchanged, 0.0, (logits - unchanged).abs())
+        moved.insert(0, change.amax(dim=2))
+    assert unchanged is not None
     size = unchanged[unchanged.isfinite()].abs()
-    return moved.amax(dim=2).T, float(size.max()) if size.numel() else 0.0
+    influence = torch.cat(moved)[:-1].T  # (T, J)
+    return influence, float(size.max()) if size.numel() else 0.0
 
 
 def _check(probe: Probe, tokens: Tensor | None) -> CheckResult:
-    T = tokens.shape[1] if tokens is not None else probe.block_size or probe.probe_length
+    parameters = sum(p.numel() for p in probe.pipeline.model.parameters())
+    if tokens is not None:
+        T = tokens.shape[1]
+    else:
+        affordable = int(WORK_MAX / (COPIES_MIN * max(1, parameters)))
+        T = min(probe.block_size or probe.probe_length, max(affordable, probe.probe_length))
     row = tokens[0].to(probe.device) if tokens is not None else probe.tokens(1, T, "causal")[0]
     if T < 2:
         return _one_token()
-    replaced = _positions_to_replace(T)
+    copies = max(COPIES_MIN, int(WORK_MAX / (T * max(1, parameters))))
+    replaced = _positions_to_replace(T, copies - 1)
     results: list[CheckResult] = []
     for scale in SCALES:
+        if scale > 1.0 and probe.runs_in_float64 and T > EVERY_PAIR_MAX:
+            replaced = _thinned(replaced, SCALED_POSITIONS_MAX)
         with probe.model(exact=True, jitter=JITTER_STD, scale=scale) as model:
             influence, size = measure_influence(probe, model, row, replaced)
         limit = (LEAK_FLOAT64 if probe.runs_in_float64 else LEAK_FLOAT32) * max(1.0, size)
@@ -334,34 +351,43 @@ _TOO_WIDE = (
 )
 
 
-def _positions_to_replace(T: int) -> list[int]:
+def _positions_to_replace(T: int, count_max: int) -> list[int]:
     """All positions of a short row; in a long one, neighbours of every power of two, and ends."""
     if T <= EVERY_PAIR_MAX:
-        return list(range(T))
+        return _thinned(list(range(T)), count_max)
     marks = {0, 1, T - 2, T - 1, T // 3, T // 2, 2 * T // 3}
     step = 2
     while step < T:
         marks |= {step - 1, step, step + 1, T - step}
         step *= 2
-    ordered = sorted(mark for mark in marks if 0 <= mark < T)
-    affordable = max(8, TOKENS_MAX // T - 1)
-    stride = -(-len(ordered) // affordable)
-    return sorted({*ordered[::stride], T - 1})
+    return _thinned(sorted(mark for mark in marks if 0 <= mark < T), count_max)
 
 
-def _logits(probe: Probe, model: nn.Module, copies: Tensor) -> Tensor:
-    """Run the copies in one batch, or one by one where rows of a batch influence one another.
+def _thinned(positions: list[int], count_max: int) -> list[int]:
+    """Keep at most count_max positions, evenly, and always the last."""
+    stride = -(-len(positions) // count_max)
+    return sorted({*positions[::-1][::stride]})
 
-    The global random state is the same in every call: dropout that is active in eval mode is for
-    `modes` to report, and must not look like a leak.
+
+def _logits(probe: Probe, model: nn.Module, copies: Tensor) -> Iterator[Tensor]:
+    """Give the logits of the copies, some rows at a time: as many as fit in memory.
+
+    One by one where rows of a batch influence one another. The global random state is the same in
+    every call: dropout that is active in eval mode is for `modes` to report, not a leak.
     """
 
     def call(rows: Tensor) -> Tensor:
         with probe.seeded("causal"):
             return probe.logits(model, rows)
 
-    together = call(copies)
     alone = call(copies[-1:])
-    if torch.allclose(together[-1:], alone, rtol=1e-4, atol=1e-6, equal_nan=True):
-        return together
-    return torch.cat([call(copies[row : row + 1]) for row in range(len(copies))])
+    size = max(1, min(len(copies), LOGITS_MAX // alone.numel()))
+    together = call(copies[-size:])
+    if not torch.allclose(together[-1:], alone, rtol=1e-4, atol=1e-6, equal_nan=True):
+        size, together = 1, alone
+    # last rows first: the unchanged copy is what all others are compared with
+    yield together
+    for end in range(len(copies) - size, 0, -size):
+        rows = copies[max(0, end - size) : end]
+        fill = copies[-(size - len(rows)) :] if len(rows) < size else rows[:0]
+        yield call(torch.cat([rows, fill]))[: len(rows)]  # equal shapes give equal rounding

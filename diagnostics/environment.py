@@ -175,6 +175,18 @@ def _judge_switches(probe: Probe) -> Iterator[CheckResult]:
             expected=say("False, except while looking for the origin of a NaN"),
             next_step=say("torch.autograd.set_detect_anomaly(False)"),
         )
+    if entry.default_device not in ("cpu", probe.device.type):
+        yield _warning(
+            "default_device",
+            say(
+                "new tensors are made on {device}, and the model is on {place}",
+                device=entry.default_device,
+                place=str(probe.device),
+            ),
+            measured=say("torch.get_default_device() is {device}", device=entry.default_device),
+            expected=say("the device of the model, or the CPU"),
+            next_step=say('torch.set_default_device("cpu")'),
+        )
     yield from _judge_version()
 
 

@@ -10,14 +10,14 @@ How it is measured
     that parses, text that is UTF-8 from its first byte to its last. A `meta.json` beside encoded
     ids is compared with them (how many, which type) and with the text and the tokenizer among the
     files (their fingerprints). Where train_text is given, a text file is compared with it, and
-    the usual ways of reading a file wrongly are tried until one fits. Big files are read in
-    pieces.
+    the usual ways of reading a file wrongly are tried until one fits. Two splits must not hold the
+    same bytes. Big files are read in pieces.
 
 What it cannot see
     Whether the content is good: that is for `text` and `range`. Raw .bin ids carry neither type
     nor length; only an odd size shows. Flipped bits in .npy, .safetensors and text, which carry no
-    checksum of their own. An older file is suspicious only where a fingerprint says so: copying
-    changes dates.
+    checksum of their own. Ids that are older than their text get a warning and no more, because
+    copying changes dates; a card with fingerprints beside them decides.
 
 Break it
     python -m exercises.break_files
@@ -26,8 +26,10 @@ Break it
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,13 @@ from diagnostics._tokenizer import fingerprint_of
 
 TEXT_COMPARED_MAX = 64 * 2**20  # bytes up to which a text file is compared with train_text
 ENCODED_NAMES = ("train_ids", "val_ids", "test_ids", "train", "val", "test")
+AGE_SECONDS = 60  # one run may take as long to write its files
+COPY_MIN, COPY_MAX = 64, 2**30  # bytes; tiny files can be equal by chance, huge ones take seconds
+_SPLITS = {
+    "train": {"train", "training"},
+    "validation": {"val", "valid", "validation", "dev"},
+    "test": {"test"},
+}
 _CARD_MAX = 2**20  # bytes; a card is small
 _PREPARE = "python -m minigpt.prepare"
 _TRAIN = "python -m minigpt.train"
@@ -105,6 +114,7 @@ def _judgements(files: list[Path], text: str | None) -> Iterable[CheckResult]:
             fault = FileFault("unreadable", say("cannot be read: {error}", error=error.strerror))
         if fault is not None:
             yield _result_of(path, fault)
+    yield from _judge_copies(files)
     for path in files:
         if path.is_file() and path.name in _encoded_names(path):
             yield from _judge_card(path, files)
@@ -147,6 +157,9 @@ def _judge_presence(path: Path) -> CheckResult | None:
 def _judge_card(path: Path, files: list[Path]) -> Iterable[CheckResult]:
     """Compare encoded ids with the card beside them, and the card with text and tokenizer."""
     card = read_card(path.with_name("meta.json"))
+    if not card:
+        yield from _judge_age(path, files)
+        return
     split = path.stem.removesuffix("_ids")
     counts = card.get("counts")
     wanted = counts.get(split) if isinstance(counts, Mapping) else None
@@ -174,6 +187,46 @@ def _judge_card(path: Path, files: list[Path]) -> Iterable[CheckResult]:
             )
 
 
+def _judge_age(path: Path, files: list[Path]) -> Iterable[CheckResult]:
+    """Without a card only the dates speak, and copying changes them: a warning at most."""
+    written = path.stat().st_mtime
+    for other in files:
+        is_source = other.suffix in TEXT_SUFFIXES or "tokenizer" in other.name
+        if is_source and other.is_file() and other.stat().st_mtime - written > AGE_SECONDS:
+            told = say("is older than {other}, which it was made from", other=other.name)
+            cause = say("{other} changed, and the ids were not made again", other=other.name)
+            yield _result_of(path, FileFault("older", told, cause, warn=True))
+
+
+def _judge_copies(files: list[Path]) -> Iterable[CheckResult]:
+    """Two splits with the same bytes: validation on what was trained on."""
+    by_size: dict[int, list[Path]] = {}
+    for path in dict.fromkeys(files):
+        if path.is_file() and COPY_MIN <= path.stat().st_size <= COPY_MAX:
+            by_size.setdefault(path.stat().st_size, []).append(path)
+    for same_size in by_size.values():
+        for first, second in itertools.combinations(same_size, 2):
+            splits = {_split_of(first), _split_of(second)} - {""}
+            if (
+                len(splits) == 2
+                and not first.samefile(second)
+                and _sha256(first) == _sha256(second)
+            ):
+                told = say("holds the same bytes as {other}", other=first.name)
+                cause = say("one split was copied or written over the other")
+                yield _result_of(second, FileFault("identical", told, cause))
+
+
+def _split_of(path: Path) -> str:
+    words = set(re.split(r"[^a-z]+", path.stem.lower()))
+    return next((split for split, names in _SPLITS.items() if words & names), "")
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def read_card(path: Path) -> dict[str, Any]:
     """Return the JSON object in a small file, or an empty one when there is none to read."""
     try:
@@ -197,8 +250,7 @@ def _fingerprints(path: Path, card: dict[str, Any]) -> tuple[str | None, str | N
     named = path.suffix in TEXT_SUFFIXES and path.name in str(card.get("source", ""))
     if recorded is None or not named or not path.is_file() or _names_several(card):
         return None, None, "text"
-    with path.open("rb") as file:
-        return recorded, hashlib.file_digest(file, "sha256").hexdigest(), "text"
+    return recorded, _sha256(path), "text"
 
 
 def _judge_text(files: list[Path], text: str) -> Iterable[CheckResult]:
@@ -293,6 +345,8 @@ _EXPECTED = {
     "wrong_encoding": say("the text as the file has it"),
     "text_lost": say("the text as the file has it"),
     "newlines_read": say("the text as the file has it"),
+    "older": say("ids that are younger than text and tokenizer"),
+    "identical": say("splits that share nothing"),
     "stale": say("ids, tokenizer and text of one run"),
 }
 _NEXT = {
@@ -307,6 +361,8 @@ _NEXT = {
     "not_utf8": say("find its encoding, and save it as UTF-8"),
     "unreadable": say("look at the file's permissions"),
     "stale": say("encode the text again"),
+    "older": say("encode the text again, and store its fingerprint beside the ids"),
+    "identical": say("split the text again, and write each part to its own path"),
 }
 
 

@@ -48,6 +48,7 @@ SAMPLE_LENGTH = 4_000  # characters compared at each place
 SEARCHED_LENGTH = 200_000  # ids in which a sample is looked for when it is not in its place
 PIECE_LENGTH = 200  # ids that are looked for; text does not repeat itself for as long
 ALIGNED_SHARE = 0.5  # unrelated places of text agree in less than 0.1 of their characters
+SCANNED_MAX = 20_000_000  # characters of train_text that are counted, about 1 s
 KEY = "tokenizer_fingerprint"  # its name in every file
 CHECKPOINT_SUFFIXES = (".safetensors", ".pt", ".pth")
 FEW_CHARS = 5  # the order of fewer characters looks sorted, or unsorted, by chance
@@ -395,6 +396,7 @@ def _judge_order(reader: TokenizerReader, text: str | None) -> CheckResult | Non
     chars = [c for c in reader.characters or [] if len(c) == 1]
     if len(chars) < FEW_CHARS or chars == sorted(chars) or not text:
         return None
+    text = text[:SCANNED_MAX]
     numbers = {"sorted": False, "vocab_size": len(chars)}
     if chars == list(set(text)):
         return _failure(

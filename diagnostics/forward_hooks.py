@@ -116,12 +116,12 @@ def watch_forward(probe: Probe, model: nn.Module, batch: Batch) -> Watched:
     """Run one batch with hooks on every module, which are gone afterwards whatever happens."""
     output = None
     error: Exception | None = None
-    calls: list[Call] = []
+    adapter = probe.adapter  # learnt before the hooks listen
 
     def forward() -> None:
         nonlocal output, error
         try:
-            output = probe.adapter.call(model, batch.inputs, batch.targets, batch.attention_mask)
+            output = adapter.call(model, batch.inputs, batch.targets, batch.attention_mask)
         except (ArithmeticError, RuntimeError, ValueError) as raised:
             error = raised
 

@@ -178,7 +178,7 @@ def measure_truth(probe: Probe) -> dict[str, float] | None:
             return None
         loss_now().backward()
         trained = {n: p for n, p in model.named_parameters() if p.grad is not None}
-        directions = _directions(probe, trained)
+        directions = _directions(probe, model, trained)
         told = {name: _along(p, directions[name]) for name, p in trained.items()}
         size = math.sqrt(sum(value**2 for value in told.values()))
         floor = ROUNDING * size + 1e-10
@@ -201,7 +201,7 @@ def measure_influence(probe: Probe, names: set[str]) -> dict[str, float]:
         if loss_now is None:
             return {}
         wanted = {n: p for n, p in model.named_parameters() if n in names}
-        directions = _directions(probe, wanted)
+        directions = _directions(probe, model, wanted)
         return {n: abs(_slopes({n: p}, directions, loss_now)[0]) for n, p in wanted.items()}
 
 
@@ -225,12 +225,21 @@ def _truth_model(
         yield model, loss_now if repeats else None
 
 
-def _directions(probe: Probe, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return a random direction of length 1 for each parameter."""
+def _directions(
+    probe: Probe, model: nn.Module, parameters: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Return a random direction of length 1 for each parameter; padding rows are held still."""
+    padding = {
+        id(module.weight): module.padding_idx
+        for module in model.modules()
+        if isinstance(module, nn.Embedding) and module.padding_idx is not None
+    }
     generator = probe.generator("directions")
     directions = {}
     for name, parameter in parameters.items():
         drawn = torch.randn(parameter.shape, generator=generator).to(parameter)
+        if id(parameter) in padding:
+            drawn[padding[id(parameter)]] = 0.0
         directions[name] = drawn / drawn.norm()
     return directions
 

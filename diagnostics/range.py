@@ -289,11 +289,7 @@ def _out_of_range(ids: Tensor, vocab_size: int, numbers: dict[str, Any], name: s
             place=place,
         ),
         causes=causes,
-        next_step=say(
-            "compare the tokenizer's size with the rows of the embedding, and look at the text "
-            "around {place}",
-            place=place,
-        ),
+        next_step=_NEXT[word],
         numbers={**numbers, "name": name, "vocab_size": vocab_size},
     )
 
@@ -308,14 +304,21 @@ def _read_bad_ids(flat: Tensor, V: int, numbers: dict[str, Any]) -> tuple[str, t
         if high < 32_768 < V and low >= -32_768 and low + 65_536 < V:
             return "negative", (say("ids above 32,767 were stored as signed 16-bit numbers"),)
         return "negative", _NEGATIVE.get(low, ())
-    if high == V:
-        return "equals_vocab_size", (
-            say("ids count from 1 to V instead of from 0 to V - 1"),
-            say("a special token was added, and the embedding was not made larger"),
-        )
-    return "too_large", ()
+    if high > V:
+        return "too_large", ()
+    from_one = low == 1 and numbers["count"] >= PATTERN_LENGTH_MIN
+    return "equals_vocab_size", (
+        *((say("ids count from 1 to V instead of from 0 to V - 1"),) if from_one else ()),
+        say("a special token was added, and the embedding was not made larger"),
+    )
 
 
+_NEXT = {
+    "wrong_dtype": say("read the file with the type that it was written with"),
+    "negative": say("find where a negative number marks a place, and keep it out of these ids"),
+    "equals_vocab_size": say("print(tokenizer.vocab_size, model.config.vocab_size)"),
+    "too_large": say("compare the tokenizer's size with the rows of the embedding"),
+}
 _NEGATIVE = {
     -1: (say("-1 marks an unknown or a padded place"),),
     -100: (say("-100 marks places without a label; it belongs into targets only"),),
@@ -352,18 +355,12 @@ def _traces(flat: Tensor, V: int, numbers: dict[str, Any], name: str) -> CheckRe
     if k is not None:
         return _failure(
             "wrong_dtype",
-            say(
-                "{name} hold a token in every {k}-th place only, and zeros between", name=name, k=k
-            ),
-            measured=say(
-                "{share} of the ids are 0", share=float((flat[:4096].long() == 0).float().mean())
-            ),
+            say("{name} hold a token in one place of {k}, and zeros in the others", name=name, k=k),
+            measured=say("{share} of the ids are 0", share=_share_of_zeros(flat)),
             expected=say("a token in every place"),
-            causes=(
-                say("the ids were stored in {k} times as many bytes as they are read with", k=k),
-            ),
+            causes=(say("the ids were written with {k} times the width they are read with", k=k),),
             next_step=say("read the file with the type that it was written with"),
-            numbers=numbers,
+            numbers={**numbers, "places": k},
         )
     if numbers["count"] >= PATTERN_LENGTH_MIN and numbers["min"] == numbers["max"] and V > 1:
         return _warning(

@@ -41,6 +41,7 @@ from diagnostics._text import Text, say
 from diagnostics._tokenizer import TokenizerReader, is_special
 
 SAMPLE_LENGTH = 2_000  # characters; a BPE written in Python takes about 0.1 s for as many
+LONG_LENGTH = 150_000  # characters; beyond 65,536, where pieces of a vectorised encode may meet
 STORED_LENGTH = 1_000  # ids that are decoded and encoded again
 DISTINCT_MAX = 2_000  # distinct characters looked at in their surroundings
 SCANNED_MAX = 5_000_000  # characters scanned for distinct ones, about 0.1 s
@@ -66,7 +67,7 @@ def check_roundtrip(
     """
     reader = TokenizerReader(tokenizer)
     warning: CheckResult | None = None
-    for judge in (_judge_table, _judge_texts, _judge_entries, _judge_stored, _judge_extras):
+    for judge in _JUDGES:
         result = judge(reader, text, ids)
         if result is not None and result.failed:
             return result
@@ -192,6 +193,30 @@ def _judge_entries(
     return None
 
 
+def _judge_repeated(
+    reader: TokenizerReader, text: str | None, ids: Tensor | None
+) -> CheckResult | None:
+    """Encode one sample twice: other ids mean a state, or dropout of merges."""
+    for name, sample in _samples(reader, text):
+        try:
+            first, second = reader.encode(sample), reader.encode(sample)
+        except Exception:  # any: `_judge_texts` has said so
+            continue
+        if first == second:
+            return None
+        result = _failure(
+            "not_repeatable",
+            say("encode gives other ids for the same text the second time"),
+            measured=say("{first}, then {second}", first=first[:6], second=second[:6]),
+            expected=say("the same ids"),
+            where=say("{name}", name=name),
+            causes=(say("merges are dropped at random (BPE dropout), or encode keeps a state"),),
+            next_step=say("switch dropout of merges off for stored ids and for evaluation"),
+        )
+        return result if reader.is_character_level else _as_warning(result)
+    return None
+
+
 def _judge_stored(
     reader: TokenizerReader, text: str | None, ids: Tensor | None
 ) -> CheckResult | None:
@@ -285,6 +310,11 @@ def _samples(reader: TokenizerReader, text: str | None) -> Iterator[tuple[str, s
         for start in sorted({0, middle, max(0, len(text) - SAMPLE_LENGTH)}):
             yield f"train_text from position {start}", text[start : start + SAMPLE_LENGTH]
         yield from _distinct_in_context(text)
+        if len(text) > SAMPLE_LENGTH and reader.is_character_level:
+            yield (
+                "train_text from position 0",
+                text[:LONG_LENGTH],
+            )  # long texts may take another path
     for probe in _probes(reader, text):
         yield "a probe", probe
 
@@ -442,3 +472,13 @@ def _failure(word: str, claim: Text, **fields: Any) -> CheckResult:
 
 def _as_warning(result: CheckResult) -> CheckResult:
     return dataclasses.replace(result, status=Status.WARN)
+
+
+_JUDGES = (
+    _judge_table,
+    _judge_texts,
+    _judge_entries,
+    _judge_repeated,
+    _judge_stored,
+    _judge_extras,
+)

@@ -268,6 +268,8 @@ def _judge_layout(sweep: Sweep) -> CheckResult | None:
             continue  # the last position alone is what generation needs
         if word in ("ok", "narrow"):
             continue
+        if word == "flattened" and all(1 in (o.B, o.T) for o in _with_layout(sweep, word)):
+            word = "squeezed"  # sizes above 1 come as they should
         told, cause, action = _LAYOUTS[word]
         return _layout_failure(sweep, t, word, say(told, B=t.B, T=t.T, V=sweep.V), cause, action)
     widths = {t.logits.shape[-1] for t in sweep.of() if t.logits is not None and t.logits.ndim == 3}
@@ -313,6 +315,11 @@ _LAYOUTS: dict[str, tuple[str, str | None, str]] = {
         "the name logits is overwritten by its flattened view, and that is returned",
         "flatten inside the call: cross_entropy(logits.flatten(0, 1), targets.flatten())",
     ),
+    "squeezed": (
+        "an axis of the logits is gone where the batch or the row has size 1",
+        "squeeze() without a dimension takes every axis of size 1 away",
+        "name the axis, as in squeeze(-1), or index it",
+    ),
     "last": (
         "with targets the logits hold the last position only, so one token per row is learnt",
         "the shortcut for generation (x[:, [-1]]) is taken in training too",
@@ -336,11 +343,8 @@ def _layout_failure(
     sweep: Sweep, t: Trial, word: str, told: Text, cause: str | None, action: str
 ) -> CheckResult:
     assert t.logits is not None
-    wrong = [
-        o.name
-        for o in sweep.of()
-        if o.logits is not None and _layout_of(tuple(o.logits.shape), o.B, o.T, sweep.V) == word
-    ]
+    raw = "flattened" if word == "squeezed" else word
+    wrong = [o.name for o in _with_layout(sweep, raw)]
     return _result(
         Status.FAIL,
         "last_only" if word == "last" else word,
@@ -352,6 +356,14 @@ def _layout_failure(
         next_step=Text(action, {}),
         numbers={"shape": list(t.logits.shape), "calls": wrong, "layout": word},
     )
+
+
+def _with_layout(sweep: Sweep, word: str) -> list[Trial]:
+    return [
+        t
+        for t in sweep.of()
+        if t.logits is not None and _layout_of(tuple(t.logits.shape), t.B, t.T, sweep.V) == word
+    ]
 
 
 def _too_narrow(sweep: Sweep, width: int) -> CheckResult:

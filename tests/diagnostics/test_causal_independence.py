@@ -288,10 +288,12 @@ def test_declared_not_causal_is_skipped() -> None:
 
 def test_long_blocks_replace_neighbours_at_every_scale() -> None:
     """All positions up to 64; beyond, both ends and both sides of the powers of two."""
-    assert _positions_to_replace(64) == list(range(64))
-    chosen = _positions_to_replace(256)
+    assert _positions_to_replace(64, 64) == list(range(64))
+    chosen = _positions_to_replace(256, 100)
     assert {0, 1, 63, 64, 65, 127, 128, 129, 254, 255} <= set(chosen)
-    assert len(chosen) * 256 <= 16_384
+    few = _positions_to_replace(256, 7)
+    assert len(few) <= 7
+    assert few[-1] == 255
 
 
 def test_leak_at_the_end_of_a_long_block_is_seen() -> None:

@@ -391,3 +391,12 @@ def test_the_facts_hold_no_path_and_the_block_shows_each_of_them() -> None:
     assert max(map(len, block.splitlines())) <= 88
     for name in facts:
         assert name.replace("_", " ") in block
+
+
+def test_a_default_device_that_is_not_the_model_s_warns() -> None:
+    """New tensors would have no values at all."""
+    model = Bigram(7)
+    with torch.device("meta"):
+        result = check_environment(model)
+    assert (result.status, result.reason) == (Status.WARN, "environment.default_device")
+    assert "made on meta, and the model is on cpu" in result.claim

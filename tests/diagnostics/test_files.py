@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -347,3 +348,42 @@ def test_no_path_at_all_is_an_error() -> None:
     """An empty list would pass vacuously."""
     with pytest.raises(ValueError, match="at least one"):
         check_files([])
+
+
+@pytest.mark.parametrize(
+    ("names", "same", "reason"),
+    [
+        (("train_ids.npy", "val_ids.npy"), True, "identical"),
+        (("my_training.txt", "my-dev.txt"), True, "identical"),
+        (("train_ids.npy", "val_ids.npy"), False, "ok"),
+        (("train_ids.npy", "train_backup.npy"), True, "ok"),
+        (("one.npy", "two.npy"), True, "ok"),
+    ],
+)
+def test_two_splits_must_not_be_the_same(
+    tmp_path: Path, names: tuple[str, str], same: bool, reason: str
+) -> None:
+    """Equal bytes under the names of two splits; a backup of one split is fine."""
+    content = "".join(f"line {i}\n" for i in range(50)).encode()
+    paths = [tmp_path / name for name in names]
+    for path, extra in zip(paths, (0, 0 if same else 1), strict=True):
+        if path.suffix == ".npy":
+            np.save(path, np.arange(100) + extra)
+        else:
+            path.write_bytes(content)
+    assert check_files(paths).reason == f"files.{reason}"
+
+
+def test_ids_older_than_their_text_warn_where_no_card_decides(tmp_path: Path) -> None:
+    """Two minutes between them; a card beside the ids makes the dates irrelevant."""
+    files = _encoded(tmp_path)
+    os.utime(files[2], (1_000_000, 1_000_000))
+    os.utime(files[0], (1_000_120, 1_000_120))
+    os.utime(files[1], (1_000_000, 1_000_000))
+    assert check_files(files).status is Status.PASS
+    (tmp_path / "meta.json").unlink()
+    result = check_files(files)
+    assert (result.status, result.reason) == (Status.WARN, "files.older")
+    assert "older than corpus.txt" in result.claim
+    os.utime(files[0], (1_000_030, 1_000_030))
+    assert check_files(files).status is Status.PASS

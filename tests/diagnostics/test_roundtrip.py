@@ -371,3 +371,40 @@ def test_in_a_pipeline() -> None:
     assert (skipped.status, skipped.numbers["missing"]) == (Status.SKIP, ["tokenizer"])
     pipeline = Pipeline(Bigram(99), tokenizer=_Chars(), train_text=TEXT, train_ids=ids)
     assert diagnose(pipeline, only=["roundtrip"])["roundtrip"].status is Status.PASS
+
+
+class _Alternating(_Chars):
+    """Two ids for each character, taken in turn, that decode to the same character."""
+
+    turn = 0
+
+    def encode(self, text: str) -> list[int]:
+        self.turn += 1
+        return [i + self.vocab_size * (self.turn % 2) for i in super().encode(text)]
+
+    def decode(self, ids: Sequence[int]) -> Any:
+        return super().decode([i % self.vocab_size for i in ids])
+
+
+def test_other_ids_the_second_time_fail() -> None:
+    """The text comes back each time, and no two epochs see the same ids."""
+    result = check_roundtrip(_Hidden(_Alternating("abc")), "abcabc")
+    assert (result.status, result.reason) == (Status.FAIL, "roundtrip.not_repeatable")
+
+
+class _InBlocks(_Chars):
+    """Encodes long texts in blocks, and loses the character at each border."""
+
+    def encode(self, text: str) -> list[int]:
+        block = 65_536
+        pieces = [text[start : start + block - 1] for start in range(0, len(text), block)]
+        return super().encode(text if len(text) < block else "".join(pieces))
+
+
+def test_a_loss_at_the_border_of_two_blocks_is_found() -> None:
+    """Only texts beyond 65,536 characters take that path."""
+    text = "abcdefg " * 10_000
+    assert check_roundtrip(_Chars("abcdefg "), text).status is Status.PASS
+    result = check_roundtrip(_InBlocks("abcdefg "), text)
+    assert (result.status, result.reason) == (Status.FAIL, "roundtrip.characters_dropped")
+    assert result.numbers["first_difference"] == 65_535

@@ -116,6 +116,8 @@ def last_always(logits: Tensor, loss: Tensor | None) -> Any:
         (lambda x, loss: (x.flatten(0, 1), loss), "flattened", [2, V]),
         (flat_with_targets, "flattened", [2, V]),
         (last_always, "last_only", [1, 1, V]),
+        (lambda x, loss: (x.squeeze(), loss), "squeezed", [2, V]),
+        (lambda x, loss: (x.squeeze(0), loss), "squeezed", [2, V]),
         (lambda x, loss: (x[..., :7], loss), "too_narrow", None),
         (lambda x, loss: (x[:, 1:] if x.shape[1] > 2 else x, loss), "truncated", [3, 6, V]),
     ],

@@ -190,7 +190,7 @@ def test_the_loaded_model_does_not_depend_on_the_file(tmp_path: Path, suffix: st
 
 
 def test_large_tensors_have_storages_of_their_own(tmp_path: Path) -> None:
-    """Also where they share a block of memory: aligned to 64 bytes, no storage larger than it."""
+    """They are aligned to 64 bytes, as torch's own are; no storage is larger than its tensor."""
     torch.manual_seed(0)
     model = MiniGPT(
         MiniGPTConfig(vocab_size=13, block_size=5, embedding_dim=510, num_heads=2, num_layers=1)
@@ -231,6 +231,19 @@ def test_tied_weights_stay_tied(tmp_path: Path, suffix: str) -> None:
     assert loaded.model.head.weight is loaded.model.token_embedding.weight
     loaded.restore_optimizer(make_optimizer(loaded.model, learning_rate=0.01))
     assert_same_weights(loaded.model, model)
+
+
+@both_formats
+def test_states_that_share_memory(tmp_path: Path, suffix: str) -> None:
+    """One tensor under two names, and an empty one, are equal afterwards, each by itself."""
+    state = torch.arange(7, dtype=torch.uint8)
+    states = {"a": state, "b": state, "seven": state.view(7, 1), "empty": torch.zeros(0, 3)}
+    save_checkpoint(tmp_path / f"a{suffix}", trained()[0], TOKENIZER, random_states=states)
+    loaded = load_checkpoint(tmp_path / f"a{suffix}").random_states
+    assert loaded is not None
+    assert_same_state(loaded, states)
+    loaded["a"].zero_()
+    assert torch.equal(loaded["b"], state)
 
 
 @both_formats
@@ -392,6 +405,27 @@ def test_the_safetensors_library_reads_our_file(tmp_path: Path) -> None:
     assert card["tokenizer_fingerprint"] == TOKENIZER.fingerprint
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_safe_open_reads_single_tensors_of_our_file(tmp_path: Path, dtype: torch.dtype) -> None:
+    """Names, and each tensor: of the model, of the optimizer and the random states."""
+    model = trained()[0].to(dtype)
+    optimizer = make_optimizer(model, learning_rate=0.01)
+    train_a_step(model, optimizer)
+    states, path = random_states(), tmp_path / "a.safetensors"
+    save_checkpoint(path, model, TOKENIZER, optimizer=optimizer, random_states=states)
+    expected = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    expected |= {f"random.{name}": tensor for name, tensor in states.items()}
+    for index, state in optimizer.state_dict()["state"].items():
+        expected |= {f"optimizer.{index}.{key}": tensor for key, tensor in state.items()}
+    with safetensors.safe_open(path, "pt") as file:
+        assert set(file.keys()) == expected.keys()
+        assert file.metadata().keys() == {"card"}
+        for name, tensor in expected.items():
+            found = file.get_tensor(name)
+            assert found.dtype == tensor.dtype
+            assert torch.equal(found, tensor)
+
+
 def test_an_old_file_without_a_fingerprint_warns(tmp_path: Path) -> None:
     """It loads, with a warning that names the file and what is not known."""
     torch.save(guide_dictionary(trained()[0], tokenizer_fingerprint=None), tmp_path / "a.pt")
@@ -451,6 +485,9 @@ def test_what_cannot_be_saved(tmp_path: Path) -> None:
         save_checkpoint(path, model, CharTokenizer([*TOKENIZER.chars, "x"]))
     with pytest.raises(ValueError, match="must hold parameters of this model"):
         save_checkpoint(path, MiniGPT(CONFIG), TOKENIZER, optimizer=optimizer)
+    states = {"odd": torch.zeros(2, dtype=torch.complex128)}
+    with pytest.raises(TypeError, match=r"dtype of the format, got torch\.complex128"):
+        save_checkpoint(path, model, TOKENIZER, random_states=states)
     model.head = nn.Linear(6, 20, bias=False)
     with pytest.raises(TypeError, match="of its own configuration"):
         save_checkpoint(path, model, TOKENIZER)

@@ -1,0 +1,271 @@
+"""What an evaluation really computed, seen from inside the model, and which formula gives its value.
+
+Every row that the model reads is found again in the ids, so that the true next token of every
+position is known whatever windows the evaluation chose, and its nats are taken from the very
+logits that the evaluation saw.
+
+Shapes: B rows of a call, T time, W width of the logits, N ids.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from diagnostics._adapter import UnreadableOutputError, read_output
+
+KEY_LENGTH = 8  # tokens by which a row is looked up before it is compared as a whole
+RELATIVE = {8: 1e-5, 4: 1e-4, 2: 2e-2}  # by bytes of a logit: two sums of thousands of nats
+NAN = float("nan")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of one forward call. Nats are float64, NaN where there is no such target."""
+
+    call: int
+    start: int  # place of the row's first token in the ids
+    nats: Tensor  # (T,) of the true next token
+    own: Tensor  # (T,) of the token that was read
+    skipped: Tensor  # (T,) of the token after the next
+    inner: Tensor  # (T,) of the row's own next token, padding included; the last one is NaN
+    padded: int  # tokens at the row's end that are not from the ids
+
+
+@dataclass
+class Recorder:
+    """Called after every forward call of the model; keeps nats, not logits."""
+
+    ids: Tensor  # (N,)
+    vocab_size: int
+    score: bool = True  # False: only find the rows
+    rows: list[Row] = field(default_factory=list)
+    losses: dict[int, float] = field(default_factory=dict)  # the model's own, by call
+    calls: int = 0
+    foreign_rows: list[Tensor] = field(default_factory=list)  # not from the ids
+    unreadable: int = 0  # calls whose tokens or logits could not be recognised
+    bytes_per_logit: int = 8
+
+    def __post_init__(self) -> None:
+        self.ids = self.ids.cpu()
+        self._values: list[int] = self.ids.tolist()
+        self._places: dict[int, dict[tuple[int, ...], list[int]]] = {}
+
+    def __call__(self, given: tuple[Tensor, ...], output: Any) -> None:
+        """Take the first integer tensor as the tokens, and read the logits."""
+        call, self.calls = self.calls, self.calls + 1
+        if not given:
+            self.unreadable += 1
+            return
+        tokens = given[0] if given[0].ndim == 2 else given[0][None]  # (B, T)
+        B, T = tokens.shape
+        try:
+            read = read_output(output, B, T, self.vocab_size)
+        except UnreadableOutputError:
+            self.unreadable += 1
+            return
+        if read.loss is not None and read.loss.numel() == 1:
+            self.losses[call] = float(read.loss)
+        self.bytes_per_logit = min(self.bytes_per_logit, read.logits.dtype.itemsize)
+        wide = torch.float32 if read.logits.device.type == "mps" else torch.float64
+        for row, logits in zip(tokens.cpu(), read.logits, strict=True):
+            surprise = -logits.to(wide).log_softmax(-1).cpu() if self.score else logits
+            self._add(call, row, surprise)
+
+    def _add(self, call: int, row: Tensor, surprise: Tensor) -> None:
+        """Keep the nats of one row (T,) whose surprise is (T, W), or (1, W) for the last place."""
+        T, first = len(row), len(row) - len(surprise)
+        found = self._locate(row.tolist())
+        if found is None:
+            self.foreign_rows.append(row)
+            return
+        start, known = found
+        if not self.score:
+            self.rows.append(Row(call, start, *[torch.empty(0)] * 4, T - known))
+            return
+        ahead = start + 1 + torch.arange(T + 1)  # (T + 1,) places of the next tokens, and one more
+        real = (torch.arange(T + 1) <= known) & (ahead < len(self.ids))
+        after = torch.where(real, self.ids[ahead.clamp(max=len(self.ids) - 1)], -1)
+        true = torch.where(torch.arange(T) < known, after[:-1], -1)
+        inner = torch.cat([row[1:], torch.tensor([-1])])
+        wanted = torch.stack([true, row, after[1:], inner])  # (4, T)
+        self.rows.append(Row(call, start, *_pick(surprise, wanted, first), T - known))
+
+    def _locate(self, row: list[int]) -> tuple[int, int] | None:
+        """Return (start, known tokens) of a row in the ids; padding on the right is allowed for."""
+        whole = self._find(row)
+        if whole is not None:
+            return whole, len(row)
+        behind = self._find(row[1:]) if len(row) > 1 else None
+        if behind is not None:  # a beginning-of-text token was put before the row
+            return behind - 1, len(row)
+        known = len(row)
+        while known > 1 and row[known - 1] == row[-1]:
+            known -= 1
+        for length in range(known, min(known + 2, len(row))):  # the pad id may be a real one too
+            padded = self._find(row[:length])
+            if padded is not None:
+                return padded, length
+        return None
+
+    def _find(self, row: list[int]) -> int | None:
+        width = min(KEY_LENGTH, len(row))
+        if width not in self._places:
+            places: dict[tuple[int, ...], list[int]] = {}
+            for start in range(len(self._values) - width + 1):
+                places.setdefault(tuple(self._values[start : start + width]), []).append(start)
+            self._places[width] = places
+        starts = [
+            start
+            for start in self._places[width].get(tuple(row[:width]), [])
+            if self._values[start : start + len(row)] == row
+        ]
+        expected = self.rows[-1].start + len(self.rows[-1].nats) if self.rows else 0
+        # of several equal windows, the one that goes on where the last row ended
+        return min(starts, key=lambda start: abs(start - expected)) if starts else None
+
+
+@dataclass(frozen=True)
+class Formula:
+    """A number that an evaluation might return for what it read. reason "" is a healthy one."""
+
+    reason: str
+    value: float
+
+
+def scored_places(recorder: Recorder) -> set[int]:
+    """Return the places in the ids whose token was a next token of some row."""
+    return {
+        row.start + place + 1
+        for row in recorder.rows
+        for place in torch.nonzero(row.nats.isfinite()).flatten().tolist()
+    }
+
+
+def fitting_formula(recorder: Recorder, value: float) -> str | None:
+    """Return the reason of the first formula that gives the value, "" for health, or None."""
+    limit = RELATIVE.get(recorder.bytes_per_logit, RELATIVE[4])
+    for formula in _formulas(recorder):
+        if abs(value - formula.value) <= limit * max(1.0, abs(formula.value)):
+            return formula.reason
+    return None
+
+
+def token_mean(recorder: Recorder) -> float:
+    """Return the mean nats over every next token of every row."""
+    return _mean(torch.cat([row.nats for row in recorder.rows]))
+
+
+def _formulas(recorder: Recorder) -> Iterator[Formula]:
+    """Yield healthy formulas first, then mistakes, the usual ones first."""
+    scorings = [*_scorings(recorder)]
+    for groups in scorings:
+        yield Formula("", _mean(torch.cat(groups)))
+    own = _own_losses(recorder)
+    if own is not None:
+        yield Formula("", own[0])
+    for groups in scorings:
+        yield from _mistakes(groups, recorder)
+    if own is not None:
+        yield Formula("mean_of_means", own[1])
+        for reason, value in _scales(own[0], own[2], len(recorder.losses)):
+            yield Formula(reason, value)
+    rows = recorder.rows
+    if any(row.padded for row in rows):
+        yield Formula("padding_counted", _mean(torch.cat([row.inner for row in rows])))
+    for reason, kept in (
+        ("not_shifted", [row.own for row in rows]),
+        ("not_shifted", [row.own[1:] for row in rows]),
+        ("shifted_twice", [row.skipped for row in rows]),
+        ("shifted_twice", [row.skipped[:-1] for row in rows]),
+    ):
+        yield Formula(reason, _mean(torch.cat(kept)))
+
+
+def _scorings(recorder: Recorder) -> Iterator[list[Tensor]]:
+    """Yield nats grouped by call, for each healthy choice of the positions that are scored."""
+    rows = recorder.rows
+    seen: set[int] = set()
+    once: list[Tensor] = []
+    for row in rows:
+        places = range(row.start + 1, row.start + 1 + len(row.nats))
+        once.append(row.nats[torch.tensor([place not in seen for place in places])])
+        seen.update(places)
+    inside = [row.nats[: len(row.nats) - row.padded][:-1] for row in rows]
+    for kept in ([row.nats for row in rows], inside, once, [row.nats[-1:] for row in rows]):
+        by_call: dict[int, list[Tensor]] = {}
+        for row, nats in zip(rows, kept, strict=True):
+            by_call.setdefault(row.call, []).append(nats[nats.isfinite()])
+        groups = [torch.cat(parts) for parts in by_call.values()]
+        if any(len(group) for group in groups):
+            yield [group for group in groups if len(group)]
+
+
+def _mistakes(groups: list[Tensor], recorder: Recorder) -> Iterator[Formula]:
+    """Yield wrong summaries of nats grouped by call."""
+    every = torch.cat(groups)
+    mean, count, calls = _mean(every), len(every), len(groups)
+    means = torch.stack([group.mean() for group in groups])
+    if calls > 1:
+        yield Formula("mean_of_means", float(means.mean()))
+        yield Formula("last_batch_dropped", _mean(torch.cat(groups[:-1])))
+        yield Formula("last_batch_dropped", float(means[:-1].mean()))
+        yield Formula("first_batch_only", float(means[0]))
+        yield Formula("last_batch_only", float(means[-1]))
+        yield Formula("sum", float(means.sum()))
+        yield Formula("batches_miscounted", float(means.sum()) / (calls - 1))
+        yield Formula("batches_miscounted", float(means.sum()) / (calls + 1))
+    rows = [row.nats[row.nats.isfinite()] for row in recorder.rows]
+    yield Formula("mean_of_means", float(torch.stack([r.mean() for r in rows if len(r)]).mean()))
+    for reason, value in _scales(mean, count, calls):
+        yield Formula(reason, value)
+    yield Formula("perplexity", float(every.exp().mean()))
+    yield Formula("perplexity", float(means.exp().mean()))
+    yield Formula("sum", count * mean / len(recorder.rows))
+    inputs = sum(len(row.nats) for row in recorder.rows)
+    for other in (inputs, inputs - len(rows), inputs + len(rows), count - 1, count + 1):
+        if other not in (0, count):
+            yield Formula("length_off_by_one", count * mean / other)
+    yield Formula("length_off_by_one", count * mean / len(recorder.ids))
+
+
+def _scales(mean: float, count: int, calls: int) -> Iterator[tuple[str, float]]:
+    """Yield what becomes of a mean that is scaled or transformed at the end."""
+    yield "perplexity", math.exp(min(mean, 700.0))
+    yield "bits", mean / math.log(2)
+    yield "sign", -mean
+    yield "sum", mean * count
+    yield "divided_again", mean / max(calls, 1) if calls > 1 else NAN
+    yield "divided_again", mean / count
+
+
+def _own_losses(recorder: Recorder) -> tuple[float, float, int] | None:
+    """Return (token-weighted mean, plain mean, tokens) of the losses that the model returned."""
+    counts: dict[int, int] = {}
+    for row in recorder.rows:
+        counts[row.call] = counts.get(row.call, 0) + int(row.nats.isfinite().sum())
+    if not recorder.losses or set(recorder.losses) != set(counts):
+        return None
+    total = sum(counts.values())
+    weighted = sum(loss * counts[call] for call, loss in recorder.losses.items()) / max(total, 1)
+    return weighted, sum(recorder.losses.values()) / len(recorder.losses), total
+
+
+def _mean(nats: Tensor) -> float:
+    kept = nats[nats.isfinite()]
+    return float(kept.mean()) if len(kept) else NAN
+
+
+def _pick(surprise: Tensor, targets: Tensor, first: int) -> Tensor:
+    """Return (4, T) the surprise (T - first, W) at the targets (4, T); NaN where there is none."""
+    picked = torch.full(targets.shape, NAN, dtype=torch.float64)
+    wanted = targets[:, first:]
+    known = (wanted >= 0) & (wanted < surprise.shape[1])
+    nats = surprise.gather(1, torch.where(known, wanted, 0).T).T.double()  # (4, T - first)
+    picked[:, first:] = torch.where(known, nats, NAN)
+    return picked

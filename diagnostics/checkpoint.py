@@ -1,0 +1,568 @@
+"""Checkpoint: what was saved is what is loaded: same logits, tensors, ties, types and buffers.
+
+Why it matters
+    A checkpoint that loses something loads without a word, and the loss of the resumed run or
+    the text of the product tells it days later, when the run that made it is gone.
+
+How it is measured
+    A copy of the model gets jittered weights, so that nothing equals what a fresh model holds,
+    and is saved in train mode into a temporary folder. Saving must leave it as it was. Then its
+    weights are moved, and the file is loaded twice: both must hold the weights of the moment of
+    saving, and neither may share storage with the other. Names, shapes, dtypes, buffers and ties
+    are compared, and the logits in eval mode on the same tokens. Where a tensor differs, rounding
+    to half precision, a transpose and a mix-up with another tensor are tried as explanations.
+    The path given to your functions is model.safetensors, then model.pt, then model (a folder),
+    the first that both accept.
+
+What it cannot see
+    Optimizer, step, random states and the learning rate schedule: that is for `resume`. Which of
+    several checkpoints is the best one. Whether a tokenizer belongs to it: `fingerprint`. What
+    loading into another architecture would do: see `compare_state_dicts`.
+
+Break it
+    python -m exercises.break_checkpoint
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from diagnostics._guard import same_bytes
+from diagnostics._pipeline import Pipeline
+from diagnostics._probe import JITTER_STD, MissingPartError, Probe
+from diagnostics._result import CheckResult, Status
+from diagnostics._state import (
+    State,
+    StateDifference,
+    compare_state_dicts,
+    fitting_change,
+    read_state,
+    some,
+)
+from diagnostics._text import Text, say
+
+__all__ = ["StateDifference", "check_checkpoint", "compare_state_dicts", "run"]
+
+NAMES = ("model.safetensors", "model.pt", "model")
+MOVED_BY = 10 * JITTER_STD  # how far weights are moved after saving, to see references
+LOGIT_NOISE = 1e-5  # of the largest logit: a mapped file may lie at another alignment in memory
+
+
+def check_checkpoint(
+    model: nn.Module,
+    save: Callable[[nn.Module, Path], None],
+    load: Callable[[Path], nn.Module],
+    **parts: Any,
+) -> CheckResult:
+    """Check that `load` gives back what `save` was given.
+
+    save: (model, path) -> None.    load: (path) -> model.    parts: other fields of Pipeline.
+    """
+    return run(Probe(Pipeline(model, save=save, load=load, **parts)))
+
+
+def run(probe: Probe) -> CheckResult:
+    """Save a jittered copy, move it, load twice, and compare."""
+    if probe.pipeline.save is None or probe.pipeline.load is None:
+        raise MissingPartError("save and load", why="there is no way to write and read a model")
+    with tempfile.TemporaryDirectory(prefix="diagnostics-") as folder:
+        trip = make_round_trip(probe, Path(folder))
+    if isinstance(trip, CheckResult):
+        return trip
+    warning: CheckResult | None = None
+    for finding in _findings(trip, probe):
+        if finding.status is not Status.WARN:
+            return finding if finding.failed or warning is None else warning
+        warning = finding if warning is None else warning
+    raise AssertionError("the last finding is a pass")
+
+
+@dataclass
+class RoundTrip:
+    """What was saved and what came back."""
+
+    saved: State
+    after_saving: State  # the same model, right after save
+    moved: State  # the same model, after its weights were moved on purpose
+    first: State
+    second: State
+    shares_storage: bool  # moving the first loaded model moved the second, or the file
+    logits: tuple[Tensor, Tensor]  # saved, loaded; (B, T, W)
+    repeatable: bool  # whether the model agrees with itself
+    file_name: str
+
+
+def make_round_trip(probe: Probe, folder: Path) -> RoundTrip | CheckResult:
+    """Write and read under the first file name that both functions accept."""
+    refusals: list[CheckResult] = []
+    for name in NAMES:
+        attempt = folder / name.replace(".", "_")
+        attempt.mkdir()
+        trip = _round_trip(probe, attempt / name)
+        if isinstance(trip, RoundTrip):
+            return trip
+        refusals.append(trip)
+    written = [refusal for refusal in refusals if refusal.reason == "checkpoint.load_raises"]
+    return written[-1] if written else refusals[0]
+
+
+def _round_trip(probe: Probe, path: Path) -> RoundTrip | CheckResult:
+    save, load = probe.pipeline.save, probe.pipeline.load
+    assert save is not None
+    assert load is not None
+    tokens = probe.tokens(2, probe.probe_length, "checkpoint")
+    with probe.seeded("checkpoint"), probe.model(train=True, jitter=JITTER_STD) as model:
+        probe.logits(model, tokens)  # one pass in train mode, so that running statistics move
+        for parameter in model.parameters():
+            if parameter.requires_grad and parameter.is_floating_point():
+                parameter.grad = torch.full_like(parameter, 0.5)
+        saved = read_state(model)
+        try:
+            save(model, path)
+        except Exception as error:  # any: users' parts may raise anything
+            return _raised("save", error)
+        after_saving = read_state(model)
+        modes = {module: module.training for module in model.modules()}
+        before, again = _eval_logits(probe, model, tokens), _eval_logits(probe, model, tokens)
+        for module, training in modes.items():
+            module.training = training
+        _move(model)
+        moved = read_state(model)
+        try:
+            first_model = _load(load, path)
+            with probe.seeded("second load"):
+                second_model = _load(load, path)
+        except Exception as error:  # any: users' parts may raise anything
+            return _raised("load", error)
+        first, second = read_state(first_model), read_state(second_model)
+        logits = _loaded_logits(probe, first_model, tokens)
+        _move(first_model)
+        with probe.seeded("third load"):
+            shares = not (
+                _same_values(read_state(second_model), second)
+                and _same_values(read_state(_load(load, path)), second)
+            )
+        return RoundTrip(
+            saved,
+            after_saving,
+            moved,
+            first,
+            second,
+            shares and _same_values(first, second),
+            (before, logits),
+            torch.equal(before, again),
+            path.name,
+        )
+
+
+def _findings(trip: RoundTrip, probe: Probe) -> Iterator[CheckResult]:
+    """Judge the round trip, the more basic first; the last finding is the pass."""
+    yield from _judge_saver(trip)
+    yield from _judge_names(trip)
+    yield from _judge_values(trip)
+    yield from _judge_buffers(trip)
+    yield from _judge_types_and_ties(trip)
+    yield from _judge_logits(trip)
+    saved = trip.saved
+    yield CheckResult(
+        check="checkpoint",
+        status=Status.PASS,
+        reason="checkpoint.ok",
+        claim=say(
+            "saved and loaded: {tensors} tensors bit for bit, {ties} tie(s), and {logits}",
+            tensors=len(saved.parameters) + len(saved.buffers),
+            ties=len(saved.ties),
+            logits=_logits_text(trip),
+        ),
+        numbers={
+            "tensors": len(saved.parameters) + len(saved.buffers),
+            "logit_difference": _logit_difference(trip),
+            "file_name": trip.file_name,
+            "loaded_in_train_mode": any(trip.first.training),
+        },
+    )
+
+
+def _judge_saver(trip: RoundTrip) -> Iterator[CheckResult]:
+    """Saving is reading: the model must be as it was."""
+    before, after = trip.saved, trip.after_saving
+    changes: list[str] = []
+    if after.training != before.training:
+        changes.append("the mode (train became eval)")
+    if after.device != before.device:
+        changes.append(f"the device ({before.device} became {after.device})")
+    if not _same_values(before, after):
+        changes.append("weights or their dtype")
+    if after.trainable != before.trainable:
+        changes.append("requires_grad")
+    if any(_gradient_lost(g, after.gradients.get(n)) for n, g in before.gradients.items()):
+        changes.append("gradients")
+    if changes:
+        yield _result(
+            "saver_changes_model",
+            say("saving changes the model that is being trained: {what}", what=", ".join(changes)),
+            measured=say("{count} kind(s) of change", count=len(changes)),
+            expected=say("saving only reads"),
+            causes=(say("save calls .eval(), .cpu(), .half() or zero_grad() on the model itself"),),
+            next_step=say(
+                "work on tensors: {{k: v.detach().cpu() for k, v in state_dict.items()}}"
+            ),
+            numbers={"changes": changes},
+        )
+
+
+def _judge_names(trip: RoundTrip) -> Iterator[CheckResult]:
+    """Names and shapes of the parameters."""
+    difference = compare_state_dicts(trip.saved.parameters, trip.first.parameters)
+    if difference.mismatched:
+        name, (wanted, came) = next(iter(difference.mismatched.items()))
+        yield _result(
+            "resized",
+            say(
+                "{count} tensor(s) come back in another shape, {name} as {came}",
+                count=len(difference.mismatched),
+                name=name,
+                came=came,
+            ),
+            measured=say("shape {came}", came=came),
+            expected=say("shape {wanted}", wanted=wanted),
+            where=say("{names}", names=some(list(difference.mismatched))),
+            causes=(
+                say("the model is built from a configuration that is not the saved one"),
+                say("a mismatch is mended silently, by cutting or padding"),
+            ),
+            next_step=say("build the model from the configuration stored in the checkpoint"),
+            numbers={"mismatched": list(difference.mismatched)},
+        )
+    if difference.missing or difference.unexpected:
+        same_logits = _logit_difference(trip) == 0
+        yield _result(
+            "other_names",
+            say(
+                "the loaded model lacks {missing} of the saved parameters and has {unexpected} "
+                "others",
+                missing=len(difference.missing),
+                unexpected=len(difference.unexpected),
+            ),
+            status=Status.WARN if same_logits else Status.FAIL,
+            measured=_logits_text(trip),
+            expected=say("the names that were saved"),
+            where=say("{names}", names=some(difference.missing or difference.unexpected)),
+            next_step=say("print(compare_state_dicts(model.state_dict(), loaded.state_dict()))"),
+            numbers={"missing": difference.missing, "unexpected": difference.unexpected},
+        )
+
+
+def _judge_values(trip: RoundTrip) -> Iterator[CheckResult]:
+    """The parameters' values, and the independence of what was loaded."""
+    saved, first = trip.saved.parameters, trip.first.parameters
+    common = [name for name in saved if name in first]
+    random = [n for n in common if not _equal(first[n], trip.second.parameters.get(n))]
+    wrong = [n for n in common if not _equal(saved[n], first[n])]
+    if random:
+        yield _result(
+            "random_after_load",
+            say(
+                "{count} of {total} tensors differ from load to load",
+                count=len(random),
+                total=len(common),
+            ),
+            measured=say("two loads of one file disagree"),
+            expected=say("the saved values, every time"),
+            where=say("{names}", names=some(random)),
+            causes=(say("they are not in the file, or not found, and stay freshly initialised"),),
+            next_step=say("load with strict=True and print what is missing"),
+            numbers={"names": random},
+        )
+    if wrong:
+        yield _wrong_values(trip, common, wrong)
+    if trip.shares_storage:
+        yield _result(
+            "loads_share_weights",
+            say("two loaded models share their weights: moving one moves the other"),
+            measured=say("a loaded model moved"),
+            expected=say("each load gives tensors of its own"),
+            causes=(say("load returns a cached object, or assigns tensors without copying"),),
+            next_step=say("copy what is cached: {{k: v.clone() for k, v in state.items()}}"),
+        )
+
+
+def _wrong_values(trip: RoundTrip, common: list[str], wrong: list[str]) -> CheckResult:
+    saved, first, moved = trip.saved.parameters, trip.first.parameters, trip.moved.parameters
+    facts = {"count": len(wrong), "total": len(common)}
+    numbers: dict[str, Any] = {"names": wrong, **facts}
+    where = say("{names}", names=some(wrong))
+    expected = say("the values at the moment of saving, bit for bit")
+    if all(_equal(moved[name], first[name]) for name in wrong):
+        return _result(
+            "saved_by_reference",
+            say(
+                "{count} of {total} tensors come back as they are now, not as they were saved",
+                **facts,
+            ),
+            measured=say("the weights after saving"),
+            expected=expected,
+            where=where,
+            causes=(say("save keeps the model's own tensors instead of copies"),),
+            next_step=say("copy.deepcopy(model.state_dict()), or write to disk at once"),
+            numbers=numbers,
+        )
+    changes = {name: fitting_change(saved[name], first[name], saved) for name in wrong}
+    kinds = {(change or "").split(" ")[0] for change in changes.values()}
+    if len(kinds) == 1 and kinds != {""}:
+        kind = kinds.pop()
+        return _result(
+            {"rounded": "precision_lost", "replaced": "mixed_up"}.get(kind, kind),
+            say("{count} of {total} tensors come back {change}", change=changes[wrong[0]], **facts),
+            measured=say("{name} is {change}", name=wrong[0], change=changes[wrong[0]]),
+            expected=expected,
+            where=where,
+            causes=(_CAUSES[kind],),
+            next_step=_NEXT_STEPS[kind],
+            numbers=numbers,
+        )
+    everything = len(wrong) == len(common)
+    return _result(
+        "nothing_loaded" if everything else "partly_loaded",
+        say("none of the {total} tensors come back: the loaded model is another one", **facts)
+        if everything
+        else say("{count} of {total} tensors do not come back", **facts),
+        measured=say(
+            "largest difference {worst}", worst=max(_distance(saved[n], first[n]) for n in wrong)
+        ),
+        expected=expected,
+        where=where,
+        causes=(
+            say("names do not match (a wrapper's prefix), and strict=False lets that pass")
+            if everything
+            else say("they are not saved, or are filled with something else after loading"),
+        ),
+        next_step=say("load with strict=True and print what is missing"),
+        numbers=numbers,
+    )
+
+
+_CAUSES = {
+    "rounded": say("the weights are saved or loaded in half precision"),
+    "transposed": say("matrices are turned while loading; square ones raise no error"),
+    "replaced": say("names are matched by position or by shape instead of by name"),
+}
+_NEXT_STEPS = {
+    "rounded": say("save in the dtype that is trained, and convert for inference only"),
+    "transposed": say("compare one square matrix with its saved value before and after loading"),
+    "replaced": say("load by name: model.load_state_dict(state, strict=True)"),
+}
+
+
+def _judge_buffers(trip: RoundTrip) -> Iterator[CheckResult]:
+    """Buffers are judged by their effect: a cache that is not persistent may differ."""
+    saved, first = trip.saved.buffers, trip.first.buffers
+    wrong = [n for n in saved if n not in first or not _equal(saved[n], first[n])]
+    felt = not _logits_agree(trip)
+    if wrong and (felt or any(name in trip.saved.persistent for name in wrong)):
+        yield _result(
+            "buffers_differ",
+            say(
+                "{count} of {total} buffers do not come back, and {logits}",
+                count=len(wrong),
+                total=len(saved),
+                logits=_logits_text(trip),
+            ),
+            status=Status.FAIL if felt else Status.WARN,
+            measured=say("{name} differs", name=wrong[0]),
+            expected=say("running statistics and tables as they were saved"),
+            where=say("{names}", names=some(wrong)),
+            causes=(
+                say("only parameters are saved, or the buffer is registered persistent=False"),
+            ),
+            next_step=say("save model.state_dict(), which holds persistent buffers too"),
+            numbers={"names": wrong},
+        )
+
+
+def _judge_types_and_ties(trip: RoundTrip) -> Iterator[CheckResult]:
+    saved, first = trip.saved, trip.first
+    common = [name for name in saved.parameters if name in first.parameters]
+    if len(common) == len(saved.parameters) and saved.ties != first.ties:
+        broken = sorted(map(sorted, saved.ties - first.ties))
+        yield _result(
+            "tie_broken" if broken else "tie_added",
+            say(
+                "{names} share one tensor before saving, and not after loading",
+                names=" and ".join(broken[0]),
+            )
+            if broken
+            else say("parameters share a tensor after loading that did not before saving"),
+            measured=say("{came} tie(s)", came=len(first.ties)),
+            expected=say("{wanted} tie(s)", wanted=len(saved.ties)),
+            causes=(say("loading replaces the parameter object (assign=True, a new Parameter)"),),
+            next_step=say("tie again after loading: head.weight = embedding.weight"),
+            numbers={"before": len(saved.ties), "after": len(first.ties)},
+        )
+    retyped = [n for n in common if saved.parameters[n].dtype != first.parameters[n].dtype]
+    if retyped:
+        name = retyped[0]
+        yield _result(
+            "dtype_changed",
+            say(
+                "{count} tensor(s) come back in another dtype, with equal values",
+                count=len(retyped),
+            ),
+            status=Status.WARN,
+            measured=say("{name} is {came}", name=name, came=str(first.parameters[name].dtype)),
+            expected=say("{wanted}", wanted=str(saved.parameters[name].dtype)),
+            where=say("{names}", names=some(retyped)),
+            next_step=say("build the model in the dtype of the file before loading"),
+            numbers={"names": retyped},
+        )
+    unfrozen = [n for n in common if saved.trainable[n] != first.trainable[n]]
+    if unfrozen:
+        yield _result(
+            "trainable_changed",
+            say("requires_grad of {count} parameter(s) is not what it was", count=len(unfrozen)),
+            status=Status.WARN,  # a file of tensors does not hold it, and inference needs none
+            measured=say("{name}: {came}", name=unfrozen[0], came=first.trainable[unfrozen[0]]),
+            expected=say("{wanted}", wanted=saved.trainable[unfrozen[0]]),
+            where=say("{names}", names=some(unfrozen)),
+            next_step=say("freeze again after loading, where training goes on"),
+            numbers={"names": unfrozen},
+        )
+
+
+def _judge_logits(trip: RoundTrip) -> Iterator[CheckResult]:
+    if not _logits_agree(trip):
+        yield _result(
+            "other_configuration",
+            say(
+                "every tensor comes back, and yet the logits differ by up to {worst}",
+                worst=_logit_difference(trip),
+            ),
+            measured=_logits_text(trip),
+            expected=say("the same logits: same tensors, same tokens, eval mode"),
+            causes=(
+                say("a setting without a tensor is not saved: heads, a scale, a window, an eps"),
+            ),
+            next_step=say("save the configuration beside the weights and build the model from it"),
+            numbers={"logit_difference": _logit_difference(trip)},
+        )
+
+
+def _result(
+    word: str,
+    claim: Text,
+    *,
+    measured: Text,
+    expected: Text,
+    next_step: Text,
+    status: Status = Status.FAIL,
+    where: Text | str = "",
+    causes: tuple[Text, ...] = (),
+    numbers: dict[str, Any] | None = None,
+) -> CheckResult:
+    return CheckResult(
+        check="checkpoint",
+        status=status,
+        reason=f"checkpoint.{word}",
+        claim=claim,
+        measured=measured,
+        expected=expected,
+        where=where,
+        causes=causes,
+        next_step=next_step,
+        numbers=numbers or {},
+    )
+
+
+def _raised(part: str, error: Exception) -> CheckResult:
+    return _result(
+        f"{part}_raises",
+        say(
+            "{part} raises {kind}: {message}",
+            part=part,
+            kind=type(error).__name__,
+            message=str(error).strip().split("\n")[0][:200],
+        ),
+        measured=say("no file name of {names} is accepted", names=", ".join(NAMES)),
+        expected=say("a model that is saved can be loaded"),
+        next_step=say("call save and load by hand and read the traceback from the bottom"),
+        numbers={"exception": type(error).__name__},
+    )
+
+
+def _load(load: Callable[[Path], nn.Module], path: Path) -> nn.Module:
+    model = load(path)
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"load must return an nn.Module, got {type(model).__name__}")
+    return model
+
+
+def _move(model: nn.Module) -> None:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.is_floating_point():
+                parameter.add_(MOVED_BY)
+
+
+def _eval_logits(probe: Probe, model: nn.Module, tokens: Tensor) -> Tensor:
+    model.eval()
+    return probe.logits(model, tokens).float().cpu()
+
+
+def _loaded_logits(probe: Probe, model: nn.Module, tokens: Tensor) -> Tensor:
+    first = next(model.parameters(), None)
+    return _eval_logits(probe, model, tokens if first is None else tokens.to(first.device))
+
+
+def _same_values(a: State, b: State) -> bool:
+    return a.parameters.keys() == b.parameters.keys() and all(
+        same_bytes(tensor, b.parameters[name]) for name, tensor in a.parameters.items()
+    )
+
+
+def _equal(saved: Tensor, loaded: Tensor | None) -> bool:
+    """Whether values agree exactly; a wider dtype may hold the same values."""
+    if loaded is None or saved.shape != loaded.shape:
+        return False
+    if saved.dtype == loaded.dtype:
+        return same_bytes(saved, loaded)
+    return same_bytes(saved.double(), loaded.double())
+
+
+def _distance(a: Tensor, b: Tensor) -> float:
+    return float((a.double() - b.double()).abs().max()) if a.numel() else 0.0
+
+
+def _gradient_lost(before: Tensor | None, after: Tensor | None) -> bool:
+    return before is not None and (after is None or not torch.equal(before, after))
+
+
+def _logit_difference(trip: RoundTrip) -> float:
+    before, after = trip.logits
+    return _distance(before, after) if before.shape == after.shape else float("inf")
+
+
+def _logits_agree(trip: RoundTrip) -> bool:
+    if not trip.repeatable:
+        return True  # the model does not agree with itself: that is for `modes`
+    noise = LOGIT_NOISE * max(1.0, float(trip.logits[0].abs().max()))
+    if trip.saved.parameters.keys() == trip.first.parameters.keys() and any(
+        trip.saved.parameters[n].dtype != trip.first.parameters[n].dtype
+        for n in trip.saved.parameters
+    ):
+        noise *= 1e3  # equal values in another dtype: the arithmetic differs
+    return _logit_difference(trip) <= noise
+
+
+def _logits_text(trip: RoundTrip) -> Text:
+    if not trip.repeatable:
+        return say("logits were not compared: the model does not repeat its own")
+    if _logit_difference(trip) == 0:
+        return say("the logits are equal bit for bit")
+    return say("the logits differ by up to {worst}", worst=_logit_difference(trip))

@@ -1,0 +1,117 @@
+"""Break the environment: a hook that acts, weights that cannot learn, a state in half precision."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from diagnostics import Pipeline
+from exercises._exercise import Bug, Exercise
+from exercises._lab import Lab
+from exercises._run import run
+from minigpt import MiniGPT
+
+
+def break_hook(lab: Lab) -> Pipeline:
+    """Look at a layer's output, and hand a detached one back."""
+    largest: list[float] = []
+
+    def observe(module: nn.Module, inputs: Any, output: Tensor) -> Tensor | None:
+        largest.append(float(output.detach().abs().max()))
+        return output.detach()  # BROKEN: was return None
+
+    model = lab.pipeline().model
+    last_norm = [module for module in model.modules() if isinstance(module, nn.LayerNorm)][-1]
+    last_norm.register_forward_hook(observe)
+    return lab.pipeline(model=model)
+
+
+def break_inference(lab: Lab) -> Pipeline:
+    """Build the model in a mode that is meant for serving."""
+    with torch.inference_mode():  # BROKEN: was with torch.enable_grad():
+        model = MiniGPT(lab.config)
+    return lab.pipeline(model=model)
+
+
+def break_half_state(lab: Lab) -> Pipeline:
+    """Load the optimizer's state in half precision beside weights in single precision."""
+
+    def make_optimizer(model: nn.Module) -> torch.optim.Optimizer:
+        optimizer = lab.make_optimizer(model)
+        for parameter in model.parameters():
+            loaded = torch.zeros_like(parameter)
+            state = loaded.half()  # BROKEN: was state = loaded
+            optimizer.state[parameter] = {"exp_avg_sq": state}
+        return optimizer
+
+    return lab.pipeline(make_optimizer=make_optimizer)
+
+
+def show_learning(lab: Lab, pipeline: Pipeline) -> Mapping[str, str]:
+    """Show the loss, how many weights get a gradient, and what the optimizer keeps."""
+    model = pipeline.model
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(lab.seed)
+        inputs, targets = lab.get_batch(lab.train_ids)
+    assert pipeline.make_optimizer is not None
+    optimizer = pipeline.make_optimizer(model)
+    kept = {state["exp_avg_sq"].dtype for state in optimizer.state.values()}
+    try:
+        _, loss = model(inputs, targets)
+        loss.backward()
+    except RuntimeError as error:
+        return {"loss": "not reached", "weights with a gradient": str(error), "state": "none"}
+    parameters = list(model.parameters())
+    reached = sum(parameter.grad is not None for parameter in parameters)
+    model.zero_grad(set_to_none=True)
+    return {
+        "loss": f"{loss.item():.3f} nats",
+        "weights with a gradient": f"{reached} of {len(parameters)} tensors",
+        "type of the optimizer's state": ", ".join(map(str, kept)) or "made at the first step",
+    }
+
+
+EXERCISE = Exercise(
+    name="break_environment",
+    question=(
+        "A hook was meant to look, not to touch. The loss before and after is the same number. "
+        "Where would you see that most of the model no longer learns?"
+    ),
+    bugs=(
+        Bug(
+            name="hook",
+            break_it=break_hook,
+            trips="environment",
+            reason="environment.hook_changes_output",
+            level=2,
+            note="Every logit stays the same bit for bit: only the gradient is cut.",
+        ),
+        Bug(
+            name="inference",
+            break_it=break_inference,
+            trips="environment",
+            reason="environment.inference_weights",
+            note="The forward pass works; the first backward says something about saving tensors.",
+        ),
+        Bug(
+            name="half_state",
+            break_it=break_half_state,
+            trips="environment",
+            reason="environment.optimizer_state_dtype",
+            level=2,
+            note="Squares of gradients below 0.0002 are 0 in float16, and Adam divides by them.",
+        ),
+    ),
+    hint="Ask of each object: what does it return, in which mode was it made, of which type is it?",
+    lesson=(
+        "Whatever a hook returns takes the place of the output; an observer returns None. Compare "
+        "gradients, not only losses, with and without it, and remove it in a finally block."
+    ),
+    symptom=show_learning,
+)
+
+if __name__ == "__main__":
+    raise SystemExit(run(EXERCISE))

@@ -1,0 +1,409 @@
+"""Gradients: missing, zero, wrong and unregistered are told apart; frozen ones are a design."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from diagnostics import Pipeline, Status, check_gradients
+from diagnostics._probe import Probe
+from diagnostics.gradients import find_unregistered, measure_gradients, measure_truth
+from tests.diagnostics.tiny import (
+    Bigram,
+    Convolution,
+    HFStyle,
+    MixtureOfExperts,
+    Recurrent,
+    TinyGPT,
+    random_pair,
+)
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+def _frozen_blocks() -> TinyGPT:
+    model = TinyGPT()
+    model.blocks.requires_grad_(False)
+    return model
+
+
+def _zero_head() -> TinyGPT:
+    model = TinyGPT()
+    nn.init.zeros_(model.head.weight)
+    return model
+
+
+class _Adapted(TinyGPT):
+    """A frozen model with a low-rank adapter (LoRA), whose second matrix starts at zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requires_grad_(False)
+        self.down = nn.Parameter(torch.randn(16, 2))
+        self.up = nn.Parameter(torch.zeros(2, 16))
+
+    def hidden(self, ids: Tensor) -> Tensor:
+        x = super().hidden(ids)
+        return x + x @ self.down @ self.up
+
+
+class _Dropped(TinyGPT):
+    def hidden(self, ids: Tensor) -> Tensor:
+        return nn.functional.dropout(super().hidden(ids), 0.2, self.training)
+
+
+def _padding_index() -> TinyGPT:
+    model = TinyGPT()
+    model.tokens = nn.Embedding(19, 16, padding_idx=0)
+    return model
+
+
+def _sparse() -> TinyGPT:
+    model = TinyGPT()
+    model.tokens = nn.Embedding(19, 16, sparse=True)
+    return model
+
+
+HEALTHY: dict[str, Callable[[], nn.Module]] = {
+    "gpt": TinyGPT,
+    "tied": lambda: TinyGPT(tied=True),
+    "small weights": lambda: TinyGPT(std=0.02),
+    "deep": lambda: TinyGPT(L=8),
+    "zero head": _zero_head,
+    "padding_idx": _padding_index,
+    "sparse embedding": _sparse,
+    "dropout": _Dropped,
+    "bfloat16": lambda: TinyGPT().bfloat16(),
+    "table": Bigram,
+    "gru, logits only": Recurrent,
+    "convolution": Convolution,
+    "experts": MixtureOfExperts,
+    "experts, one hardly chosen": lambda: MixtureOfExperts(shut=True, aux=0.01),
+}
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_healthy_models_pass(name: str) -> None:
+    """Zero at the start, unseen rows and unchosen experts are not missing gradients."""
+    result = check_gradients(HEALTHY[name]())
+    assert (result.status, result.reason) == (Status.PASS, "gradients.ok")
+    assert result.numbers["gradient_norm"] > 0
+    assert result.numbers["truth_gap"] in (0.0, None)
+
+
+def test_hugging_face_contract_passes() -> None:
+    """labels="same": the model shifts inside."""
+    assert check_gradients(HFStyle(), labels="same").reason == "gradients.ok"
+
+
+def test_norm_by_hand() -> None:
+    """L = w . (3, 4): the gradient is (3, 4) and its norm 5."""
+    model = nn.Linear(2, 1, bias=False)
+    found = measure_gradients(model, (model.weight @ torch.tensor([3.0, 4.0])).sum())
+    assert found.norms == {"weight": 5.0}
+    assert found.norm == 5.0
+    assert not found.missing + found.zero + found.not_finite
+
+
+def test_sorting_by_hand() -> None:
+    """Of four weights one is unused, one multiplies 0, one is infinite, one is right."""
+    model = nn.ParameterDict({name: nn.Parameter(torch.ones(1)) for name in "abcd"})
+    loss = model["b"] * 0.0 + model["c"].sub(1).sqrt() + 2 * model["d"]
+    found = measure_gradients(model, loss.sum())
+    assert found.missing == ["a"]
+    assert found.zero == ["b"]
+    assert found.not_finite == ["c"]
+    assert found.norms["d"] == 2.0
+
+
+def test_leaves_outside_the_model_are_found() -> None:
+    """A tensor with requires_grad that is no parameter is a leaf of its own."""
+    model = nn.Linear(2, 1)
+    stranger = torch.ones(1, requires_grad=True)
+    loss = (model(torch.ones(1, 2)) * stranger).sum()
+    assert [id(leaf) for leaf in find_unregistered(model, loss)] == [id(stranger)]
+
+
+class _Detached(TinyGPT):
+    """The first block's branch is cut from the graph."""
+
+    def hidden(self, ids: Tensor) -> Tensor:
+        x = self.tokens(ids)
+        x = x + self.blocks[0](x).detach()
+        return self.norm(self.blocks[1](x + self.positions(torch.arange(ids.shape[1]))))  # type: ignore[misc]
+
+
+def test_detached_branch_is_missing_and_the_loss_moves_with_it() -> None:
+    """All 12 parameters of the block get None, although the loss depends on them."""
+    result = check_gradients(_Detached())
+    assert (result.status, result.reason) == (Status.FAIL, "gradients.missing")
+    assert "12 of 29" in result.claim
+    assert "blocks.0." in result.where
+    assert "the loss moves with blocks.0." in result.causes[0]
+
+
+def test_unused_parameter_is_missing_and_the_loss_does_not_move() -> None:
+    """A layer that forward forgets."""
+    model = TinyGPT()
+    model.forgotten = nn.Linear(4, 4)
+    result = check_gradients(model)
+    assert result.reason == "gradients.missing"
+    assert result.where == "first is forgotten.weight"
+    assert "the loss does not move with it either" in result.causes[0]
+
+
+def test_zero_everywhere_is_told_from_missing() -> None:
+    """Multiplied by 0: in the graph, and without any effect."""
+
+    class Silenced(TinyGPT):
+        def hidden(self, ids: Tensor) -> Tensor:
+            return super().hidden(ids) + 0 * self.extra
+
+    model = Silenced()
+    model.extra = nn.Parameter(torch.ones(16))
+    result = check_gradients(model)
+    assert (result.status, result.reason) == (Status.FAIL, "gradients.zero")
+    assert result.where == "first is extra"
+
+
+def test_loss_through_item_is_zero_or_without_graph() -> None:
+    """torch.tensor(loss.item()) has no graph; with + 0 * aux it has one that carries nothing."""
+
+    def cut(logits: Tensor, targets: Tensor) -> Tensor:
+        return torch.tensor(
+            nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()).item()
+        )
+
+    assert check_gradients(TinyGPT(loss_of=cut)).reason == "gradients.no_graph"
+    aux = TinyGPT(loss_of=lambda z, y: cut(z, y) + 0 * z.square().mean())
+    assert check_gradients(aux).reason == "gradients.zero"
+
+
+def test_reentrant_checkpoint_over_frozen_embeddings_is_missing() -> None:
+    """The reentrant variant records nothing when no input asks for a gradient."""
+
+    class Checkpointed(TinyGPT):
+        def hidden(self, ids: Tensor) -> Tensor:
+            x = self.tokens(ids)
+            for block in self.blocks:
+                x = checkpoint(block, x, use_reentrant=True)  # type: ignore[assignment]
+            return self.norm(x)
+
+    model = Checkpointed(positions=False)
+    model.tokens.requires_grad_(False)
+    result = check_gradients(model)
+    assert result.reason == "gradients.missing"
+    assert "checkpoint" in result.causes[0]
+
+
+class _Overwriting(torch.autograd.Function):
+    """An embedding whose backward overwrites the gradient of a repeated id."""
+
+    @staticmethod
+    def forward(context: Any, table: Tensor, ids: Tensor) -> Tensor:
+        context.save_for_backward(ids, table)
+        return table[ids]
+
+    @staticmethod
+    def backward(context: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        ids, table = context.saved_tensors
+        total = torch.zeros_like(table)
+        total[ids.flatten()] = grads[0].flatten(0, 1)
+        return total, None
+
+
+class _OverwritingModel(TinyGPT):
+    def hidden(self, ids: Tensor) -> Tensor:
+        x = _Overwriting.apply(self.tokens.weight, ids)
+        for block in self.blocks:
+            x = block(x)
+        return self.norm(x)
+
+
+def test_overwritten_embedding_gradient_is_a_wrong_value() -> None:
+    """Only the table is wrong; everything above it is right."""
+    result = check_gradients(_OverwritingModel(positions=False))
+    assert (result.status, result.reason) == (Status.FAIL, "gradients.wrong_value")
+    assert set(result.numbers["wrong"]) == {"tokens.weight"}
+
+
+def test_half_detached_path_is_off_by_half() -> None:
+    """X / 2 + x.detach() / 2 has half the gradient of x."""
+
+    class Half(TinyGPT):
+        def hidden(self, ids: Tensor) -> Tensor:
+            x = self.tokens(ids)
+            x = x / 2 + x.detach() / 2
+            return self.norm(self.blocks[1](self.blocks[0](x)))
+
+    result = check_gradients(Half(positions=False))
+    assert result.reason == "gradients.wrong_value"
+    assert result.numbers["wrong"] == {"tokens.weight": pytest.approx(0.5, abs=1e-3)}
+
+
+def test_hook_that_scales_a_gradient_is_a_wrong_value() -> None:
+    """A forgotten hook times 3 is off by 2 / 3 of what it gives."""
+
+    class Hooked(TinyGPT):
+        def hidden(self, ids: Tensor) -> Tensor:
+            x = super().hidden(ids)
+            if x.requires_grad:
+                x.register_hook(lambda grad: 3 * grad)
+            return x
+
+    result = check_gradients(Hooked())
+    assert result.reason == "gradients.wrong_value"
+    assert "head.weight" not in result.numbers["wrong"]
+    assert result.numbers["wrong"]["tokens.weight"] == pytest.approx(2 / 3, abs=1e-3)
+
+
+def test_kinks_are_not_wrong_values() -> None:
+    """ReLU and routing: over five seeds no parameter is blamed."""
+    for seed in range(5):
+        torch.manual_seed(seed)
+        for model in (TinyGPT(), MixtureOfExperts()):
+            gaps = measure_truth(Probe(Pipeline(model), seed=seed))
+            assert gaps is not None
+            assert max(gaps.values()) == 0.0
+
+
+def test_modules_in_a_plain_list_are_unregistered() -> None:
+    """nn.Module does not look into lists; 16 * 16 + 16 numbers are never trained."""
+
+    class Listed(TinyGPT):
+        def __init__(self) -> None:
+            super().__init__()
+            self.extra = [nn.Linear(16, 16)]
+
+        def hidden(self, ids: Tensor) -> Tensor:
+            return self.extra[0](super().hidden(ids))
+
+    result = check_gradients(Listed())
+    assert (result.status, result.reason) == (Status.FAIL, "gradients.unregistered")
+    assert result.where == "extra[0]"
+    assert "272 numbers" in result.measured
+
+
+def test_layer_in_a_closure_is_unregistered() -> None:
+    """No attribute leads to it, but the graph does."""
+    layer = nn.Linear(16, 16)
+
+    class Closed(TinyGPT):
+        def hidden(self, ids: Tensor) -> Tensor:
+            x = super().hidden(ids)
+            return layer.to(x.dtype)(x)
+
+    assert check_gradients(Closed()).reason == "gradients.unregistered"
+    assert layer.weight.grad is None
+
+
+def test_plain_list_that_shares_registered_modules_is_fine() -> None:
+    """A list beside nn.ModuleList is only another way to the same parameters."""
+
+    class Both(TinyGPT):
+        def __init__(self) -> None:
+            super().__init__()
+            self.order = list(self.blocks)
+
+    assert check_gradients(Both()).reason == "gradients.ok"
+
+
+def test_layer_built_in_forward() -> None:
+    """New random parameters in every call belong to no one."""
+
+    class Built(TinyGPT):
+        def hidden(self, ids: Tensor) -> Tensor:
+            x = super().hidden(ids)
+            return nn.Linear(16, 16).to(x.dtype)(x)
+
+    result = check_gradients(Built())
+    assert (result.status, result.reason) == (Status.FAIL, "gradients.built_in_forward")
+    assert result.numbers["created_in_forward"] == 2
+
+
+def test_frozen_parts_warn_and_all_frozen_fails() -> None:
+    """24 of the 29 parameters lie in the two blocks."""
+    result = check_gradients(_frozen_blocks())
+    assert (result.status, result.reason) == (Status.WARN, "gradients.frozen")
+    assert "24 of 29" in result.claim
+    assert "random start" in check_gradients(_frozen_blocks(), fresh=True).claim
+    assert check_gradients(_Adapted()).reason == "gradients.frozen"
+    result = check_gradients(TinyGPT().requires_grad_(False))
+    assert (result.status, result.reason) == (Status.FAIL, "gradients.all_frozen")
+
+
+def test_no_grad_in_forward_has_no_graph() -> None:
+    """The whole model runs under no_grad."""
+
+    class Quiet(TinyGPT):
+        @torch.no_grad()
+        def forward(self, ids: Tensor, targets: Tensor | None = None) -> Any:
+            return super().forward(ids, targets)
+
+    assert check_gradients(Quiet()).reason == "gradients.no_graph"
+
+
+def test_infinite_gradient_of_a_finite_loss() -> None:
+    """The derivative of sqrt at 0 is infinite; the loss itself is fine."""
+
+    class Root(TinyGPT):
+        def hidden(self, ids: Tensor) -> Tensor:
+            return super().hidden(ids) + self.root.abs().sqrt()
+
+    model = Root()
+    model.root = nn.Parameter(torch.zeros(16))
+    result = check_gradients(model)
+    assert (result.status, result.reason) == (Status.FAIL, "gradients.not_finite")
+    assert result.where == "first is root"
+    assert math.isfinite(float(result.numbers["norms"]["head.weight"]))
+
+
+def test_expert_that_is_never_chosen_warns() -> None:
+    """Its twins get a gradient, so that the router is to be looked at, not the graph."""
+
+    class Closed(MixtureOfExperts):
+        def forward(self, ids: Tensor, targets: Tensor | None = None) -> Any:
+            with torch.no_grad():
+                self.router.bias[3] = -1e9
+            return super().forward(ids, targets)
+
+    result = check_gradients(Closed())
+    assert (result.status, result.reason) == (Status.WARN, "gradients.unused_expert")
+    assert "experts.3" in result.where
+
+
+def test_uneven_depth_warns() -> None:
+    """A first block whose output is scaled by 1e-6 learns a million times slower."""
+
+    class Faint(TinyGPT):
+        def hidden(self, ids: Tensor) -> Tensor:
+            x = self.tokens(ids)
+            x = x + 1e-6 * self.blocks[0](x)
+            return self.norm(self.blocks[1](x))
+
+    result = check_gradients(Faint(positions=False))
+    assert (result.status, result.reason) == (Status.WARN, "gradients.uneven_depth")
+    assert result.where == "smallest in blocks.0"
+
+
+def test_model_comes_back_untouched() -> None:
+    """Weights, mode, gradients and random state are as before."""
+    model = TinyGPT().eval()
+    before = copy.deepcopy(model.state_dict())
+    inputs, targets = random_pair(19)
+    state = torch.get_rng_state()
+    check_gradients(model, inputs, targets)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert not model.training
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert torch.equal(torch.get_rng_state(), state)
