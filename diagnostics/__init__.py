@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     from diagnostics.causal_independence import check_causal_independence
     from diagnostics.checkpoint import check_checkpoint
     from diagnostics.environment import check_environment
+    from diagnostics.evaluation import check_evaluation
     from diagnostics.files import check_files
     from diagnostics.fingerprint import check_fingerprint
     from diagnostics.forward_hooks import assert_finite_tensor, check_forward_hooks
+    from diagnostics.generation import check_generation
     from diagnostics.gradients import check_gradients
     from diagnostics.initial_loss import check_initial_loss
     from diagnostics.loss import check_loss
@@ -31,7 +33,9 @@ if TYPE_CHECKING:
     from diagnostics.optimizer import check_optimizer
     from diagnostics.overfit import check_overfit
     from diagnostics.range import check_range
+    from diagnostics.resume import check_resume
     from diagnostics.roundtrip import check_roundtrip
+    from diagnostics.sampling import check_sampling
     from diagnostics.shapes import check_shapes
     from diagnostics.shift import check_shift
 
@@ -47,9 +51,11 @@ __all__ = [
     "check_causal_independence",
     "check_checkpoint",
     "check_environment",
+    "check_evaluation",
     "check_files",
     "check_fingerprint",
     "check_forward_hooks",
+    "check_generation",
     "check_gradients",
     "check_initial_loss",
     "check_loss",
@@ -57,7 +63,9 @@ __all__ = [
     "check_optimizer",
     "check_overfit",
     "check_range",
+    "check_resume",
     "check_roundtrip",
+    "check_sampling",
     "check_shapes",
     "check_shift",
     "diagnose",

@@ -100,7 +100,7 @@ _ROWS = (
         "shapes",
         "evaluation",
         "Is eval mode repeatable, and does train mode differ from it by dropout only?",
-        explains=("causal_independence", "checkpoint", "loss"),
+        explains=("causal_independence", "checkpoint", "evaluation", "generation", "loss"),
     ),
     Row(
         "shapes",
@@ -152,10 +152,35 @@ _ROWS = (
         explains=("overfit",),
     ),
     Row(
+        "evaluation",
+        "validation",
+        "evaluation",
+        "Is the reported loss the mean nats per token, in eval mode, leaving all as it was?",
+    ),
+    Row(
         "checkpoint",
         "checkpoint",
         "evaluation",
         "Does a saved and loaded model give the same logits, bit for bit?",
+        explains=("resume",),
+    ),
+    Row(
+        "resume",
+        "checkpoint",
+        "optimisation",
+        "Does a run that is stopped and loaded go on as if it had never stopped?",
+    ),
+    Row(
+        "generation",
+        "generation",
+        "evaluation",
+        "Is greedy text what the model's own forward calls say, also beyond the block?",
+    ),
+    Row(
+        "sampling",
+        "generation",
+        "evaluation",
+        "Do temperature, top-k and nucleus give the distribution of their definition?",
     ),
     Row(
         "overfit",

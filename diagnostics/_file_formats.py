@@ -36,9 +36,9 @@ _MOJIBAKE = re.compile("(?:\u00c3[\u0080-\u00bf\u0152-\u2122]|\u00c2[\u0080-\u00
 
 @dataclass(frozen=True)
 class FileFault:
-    """word: last part of the reason.    told: the fault, to follow the path in a sentence."""
+    """reason: such as "files.truncated".    told: the fault, to follow the path in a sentence."""
 
-    word: str
+    reason: str
     told: Text
     cause: Text | None = None
     warn: bool = False  # a healthy file can look like this
@@ -50,14 +50,14 @@ def find_fault(path: Path) -> FileFault | None:
         head = file.read(512)
     if head.startswith(_LFS):
         return FileFault(
-            "lfs_pointer",
+            "files.lfs_pointer",
             say("holds a Git LFS pointer of {size} bytes, not the content", size=_size(path)),
             say("the repository was cloned without git-lfs"),
         )
     start = head.lstrip().lower()
     if start.startswith((b"<!doctype html", b"<html")) and path.suffix not in (".html", ".htm"):
         return FileFault(
-            "html",
+            "files.html",
             say("holds a web page, not data"),
             say("a download saved the error page or the log-in page of the site"),
         )
@@ -125,7 +125,7 @@ def _npy(path: Path) -> FileFault | None:
         return _wrong_format(path, "a .npy array")
     if dtype.hasobject:
         return FileFault(
-            "pickled_objects",
+            "files.pickled_objects",
             say("holds Python objects, which cannot be read without running code from the file"),
             say("an array of lists was saved"),
         )
@@ -150,7 +150,11 @@ def _json(path: Path) -> FileFault | None:
         with path.open("rb") as file:
             file.seek(-16, 2)
             complete = file.read().rstrip().endswith((b"}", b"]"))
-        return None if complete else FileFault("truncated", say("ends in the middle of its JSON"))
+        return (
+            None
+            if complete
+            else FileFault("files.truncated", say("ends in the middle of its JSON"))
+        )
     try:
         json.loads(path.read_bytes())
     except UnicodeDecodeError:
@@ -161,7 +165,7 @@ def _json(path: Path) -> FileFault | None:
             position >= len(error.doc.rstrip()) or "Unterminated" in error.msg
         )
         return FileFault(
-            "truncated" if at_end else "wrong_format",
+            "files.truncated" if at_end else "files.wrong_format",
             say(
                 "is no readable JSON: {message}{where}",
                 message=getattr(error, "msg", str(error)),
@@ -181,7 +185,7 @@ def _json_lines(path: Path) -> FileFault | None:
             except (ValueError, RecursionError):
                 last = not file.read(1)
                 return FileFault(
-                    "truncated" if last else "wrong_format",
+                    "files.truncated" if last else "files.wrong_format",
                     say(
                         "line {number} is no JSON{end}",
                         number=number,
@@ -204,7 +208,7 @@ def _archive(path: Path) -> FileFault | None:
             damaged = archive.testzip() if _size(path) <= CRC_MAX else None
     except zipfile.BadZipFile:
         return FileFault(
-            "truncated",
+            "files.truncated",
             say("is truncated: {size} bytes, and the archive's index is missing", size=_size(path)),
             say("the program that wrote it was stopped, or the disk was full"),
         )
@@ -213,7 +217,7 @@ def _archive(path: Path) -> FileFault | None:
     if damaged is None:
         return None
     return FileFault(
-        "corrupt",
+        "files.corrupt",
         say("is damaged: the checksum of {part} does not fit its content", part=damaged),
         say("bits changed on the disk or on the way"),
     )
@@ -224,7 +228,7 @@ def _raw_ids(path: Path) -> FileFault | None:
     if size % 2 == 0:
         return None
     return FileFault(
-        "truncated",
+        "files.truncated",
         say("has {size} bytes, which is no whole number of 16-bit ids", size=size),
         say("the program that wrote it was stopped, or it holds bytes of another type"),
         warn=True,  # ids of a vocabulary up to 256 may be stored in one byte each
@@ -259,20 +263,20 @@ def _count(piece: str, counts: dict[str, int]) -> None:
 def _text_fault(counts: dict[str, int], starts_with_bom: bool) -> FileFault | None:
     if counts["\0"]:
         return FileFault(
-            "nul_bytes",
+            "files.nul_bytes",
             say("is no text: it holds {count} NUL characters", count=counts["\0"]),
             say("the file is UTF-16, or a stopped program left a hole in it"),
         )
     if counts["\ufffd"]:
         return FileFault(
-            "replacement_characters",
+            "files.replacement_characters",
             say("holds U+FFFD {count} times: characters lost before", count=counts["\ufffd"]),
             say('the text was once decoded with errors="replace"'),
             warn=True,
         )
     if counts["mojibake"] >= MOJIBAKE_MIN:
         return FileFault(
-            "mojibake",
+            "files.mojibake",
             say(
                 "holds {count} pairs of odd characters such as U+00C3 U+00A9 in place of one",
                 count=counts["mojibake"],
@@ -284,7 +288,7 @@ def _text_fault(counts: dict[str, int], starts_with_bom: bool) -> FileFault | No
     unix, mac = counts["\n"] - windows, counts["\r"] - windows
     if (windows > 0) + (unix > 0) + (mac > 0) > 1:
         return FileFault(
-            "mixed_newlines",
+            "files.mixed_newlines",
             say(
                 "mixes line ends: {windows} CR LF, {unix} LF, {mac} CR alone",
                 windows=windows,
@@ -296,7 +300,7 @@ def _text_fault(counts: dict[str, int], starts_with_bom: bool) -> FileFault | No
         )
     if starts_with_bom:
         return FileFault(
-            "byte_order_mark",
+            "files.byte_order_mark",
             say("starts with a byte order mark, U+FEFF, which becomes a token of its own"),
             say("a Windows editor wrote it"),
             warn=True,
@@ -309,12 +313,12 @@ def _not_utf8(path: Path, offset: int, byte: int, cut_off: bool) -> FileFault:
         mark = file.read(2)
     if cut_off:
         return FileFault(
-            "truncated",
+            "files.truncated",
             say("ends in the middle of a character, at byte {offset}", offset=offset),
             say("the text was cut by bytes, not by characters"),
         )
     return FileFault(
-        "not_utf8",
+        "files.not_utf8",
         say("is not UTF-8: byte 0x{byte} at offset {offset}", byte=f"{byte:02x}", offset=offset),
         say("the file is {encoding}", encoding=_BOMS[mark]) if mark in _BOMS else None,
     )
@@ -325,7 +329,7 @@ def _size_fault(path: Path, expected: int, content: str) -> FileFault | None:
     if size == expected:
         return None
     return FileFault(
-        "truncated" if size < expected else "excess_bytes",
+        "files.truncated" if size < expected else "files.excess_bytes",
         say(
             "has {size} bytes, but its header promises {expected} ({content})",
             size=size,
@@ -350,7 +354,7 @@ def _wrong_format(path: Path, wanted: str, detail: str = "") -> FileFault:
     }
     looks = next((kind for magic, kind in kinds.items() if head.startswith(magic)), "")
     return FileFault(
-        "wrong_format",
+        "files.wrong_format",
         say("is not {wanted}{detail}", wanted=wanted, detail=f": {detail}" if detail else ""),
         say("it looks like {looks} under another suffix", looks=looks) if looks else None,
     )

@@ -5,6 +5,7 @@ Shapes: B batch, T time, W width of the logits.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
@@ -12,10 +13,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from diagnostics._guard import same_bytes
-from diagnostics._probe import Probe
+from diagnostics._probe import Batch, Probe
 
 HOOK_TABLES = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 _LIBRARIES = ("torch", "transformers", "accelerate", "peft")  # their hooks are the design
+ROWS, LENGTH = 2, 32  # of the batch that the hooks see
 _TRIED_MAX = 32  # hooks that are tried one by one to find the one that acts
 
 
@@ -102,7 +104,7 @@ def outcome(probe: Probe, left_out: Collection[tuple[str, str, int]] = ()) -> Ou
             for key in [key for key in table if (path, name, key) in left_out]:
                 del table[key]
         try:
-            logits, loss = probe.loss(model)
+            logits, loss = probe.loss(model, _small(probe.batch))
             if loss.requires_grad:
                 loss.backward()
             return Outcome(
@@ -116,6 +118,17 @@ def outcome(probe: Probe, left_out: Collection[tuple[str, str, int]] = ()) -> Ou
             for table, hooks in saved:  # the copy may be the original itself
                 table.clear()
                 table.update(hooks)
+
+
+def _small(batch: Batch) -> Batch:
+    """A hook acts on few tokens as on many: the first ones of two rows are enough."""
+    mask = batch.attention_mask
+    return dataclasses.replace(
+        batch,
+        inputs=batch.inputs[:ROWS, :LENGTH],
+        targets=batch.targets[:ROWS, :LENGTH],
+        attention_mask=None if mask is None else mask[:ROWS, :LENGTH],
+    )
 
 
 def find_culprit(probe: Probe, hooks: list[Hook], without: Outcome) -> Hook:

@@ -19,12 +19,13 @@ SAMPLE_MAX = 400  # characters on which pairs of transforms are tried; longer on
 
 @dataclass(frozen=True)
 class Fault:
-    """word: last part of the reason.    told: what happened.    cause: what does such a thing.
+    """reason: such as "roundtrip.lowercased".    told: what happened.
 
+    cause: what does such a thing.
     by_design: whether tokenizers of subwords are known to do this on purpose.
     """
 
-    word: str
+    reason: str
     told: Text
     cause: Text | None = None
     by_design: bool = False
@@ -36,7 +37,7 @@ def name_fault(text: str, back: str, characters: list[str] | None = None) -> Fau
         fault = name(text, back, characters)
         if fault is not None:
             return fault
-    return Fault("changed", say("the text that comes back is another one"))
+    return Fault("roundtrip.changed", say("the text that comes back is another one"))
 
 
 def first_difference(text: str, back: str) -> int:
@@ -58,83 +59,108 @@ def without_accents(text: str) -> str:
 
 _NORMAL = "by a normaliser in front of the vocabulary"
 _TRANSFORMS: tuple[tuple[str, str, str, Callable[[str], str]], ...] = (
-    ("lowercased", "capital letters come back small", "text.lower() in encode", str.lower),
-    ("uppercased", "small letters come back as capitals", "text.upper() in encode", str.upper),
     (
-        "newline_changed",
+        "roundtrip.lowercased",
+        "capital letters come back small",
+        "text.lower() in encode",
+        str.lower,
+    ),
+    (
+        "roundtrip.uppercased",
+        "small letters come back as capitals",
+        "text.upper() in encode",
+        str.upper,
+    ),
+    (
+        "roundtrip.newline_changed",
         "line ends come back as other ones",
         "text mode or splitlines() translates \\r\\n to \\n",
         lambda text: text.replace("\r\n", "\n").replace("\r", "\n"),
     ),
     (
-        "newline_changed",
+        "roundtrip.newline_changed",
         "line ends come back as other ones",
         "text mode writes \\n as \\r\\n",
         lambda text: text.replace("\n", "\r\n"),
     ),
     (
-        "newline_changed",
+        "roundtrip.newline_changed",
         "line ends come back as spaces",
         "line ends are replaced before encoding",
         lambda text: re.sub(r"\r\n|\r|\n", " ", text),
     ),
     (
-        "newline_changed",
+        "roundtrip.newline_changed",
         "line ends are gone",
         "splitlines() or a line-based vocabulary file cannot hold a line end",
         lambda text: text.replace("\n", "").replace("\r", ""),
     ),
-    ("stripped", "white space at the ends is gone", "text.strip() in encode", str.strip),
-    ("stripped", "white space at the start is gone", "text.lstrip() in encode", str.lstrip),
-    ("stripped", "white space at the end is gone", "text.rstrip() in encode", str.rstrip),
+    ("roundtrip.stripped", "white space at the ends is gone", "text.strip() in encode", str.strip),
     (
-        "whitespace_collapsed",
+        "roundtrip.stripped",
+        "white space at the start is gone",
+        "text.lstrip() in encode",
+        str.lstrip,
+    ),
+    ("roundtrip.stripped", "white space at the end is gone", "text.rstrip() in encode", str.rstrip),
+    (
+        "roundtrip.whitespace_collapsed",
         "runs of white space come back as one space",
         '" ".join(text.split()) in encode',
         lambda text: " ".join(text.split()),
     ),
     (
-        "whitespace_collapsed",
+        "roundtrip.whitespace_collapsed",
         "runs of white space come back as one space",
         're.sub(r"\\s+", " ", text) in encode',
         lambda text: re.sub(r"\s+", " ", text),
     ),
     (
-        "whitespace_collapsed",
+        "roundtrip.whitespace_collapsed",
         "several spaces come back as one",
         're.sub(" +", " ", text) in encode',
         lambda text: re.sub(" +", " ", text),
     ),
     (
-        "tabs_changed",
+        "roundtrip.tabs_changed",
         "tabs come back as spaces",
         "tabs are replaced before encoding",
         lambda text: text.replace("\t", " "),
     ),
-    ("tabs_changed", "tabs come back as spaces", "text.expandtabs() in encode", str.expandtabs),
     (
-        "spaces_lost",
+        "roundtrip.tabs_changed",
+        "tabs come back as spaces",
+        "text.expandtabs() in encode",
+        str.expandtabs,
+    ),
+    (
+        "roundtrip.spaces_lost",
         "the spaces are gone",
         "the text is split at spaces, and decode joins with nothing",
         lambda text: text.replace(" ", ""),
     ),
     (
-        "spaces_added",
+        "roundtrip.spaces_added",
         "a space stands between all tokens",
         'decode joins with " " instead of ""',
         lambda text: " ".join(text),
     ),
     (
-        "spaces_added",
+        "roundtrip.spaces_added",
         "a space stands in front of the text",
         "a tokenizer of words puts a space before the first one",
         lambda text: " " + text,
     ),
-    ("accents_lost", "accents are gone", f"marks are removed {_NORMAL}", without_accents),
-    ("reversed", "the text comes back from its end to its start", "", lambda text: text[::-1]),
+    ("roundtrip.accents_lost", "accents are gone", f"marks are removed {_NORMAL}", without_accents),
+    (
+        "roundtrip.reversed",
+        "the text comes back from its end to its start",
+        "",
+        lambda text: text[::-1],
+    ),
     *(
         (
-            "normalised",
+            "roundtrip.normalised",
             f"accented characters come back in another form ({form})",
             f"Unicode {form} {_NORMAL}",
             lambda text, form=form: unicodedata.normalize(form, text),
@@ -143,22 +169,22 @@ _TRANSFORMS: tuple[tuple[str, str, str, Callable[[str], str]], ...] = (
     ),
 )
 _BY_DESIGN = {
-    "lowercased",
-    "newline_changed",
-    "stripped",
-    "whitespace_collapsed",
-    "tabs_changed",
-    "spaces_added",
-    "accents_lost",
-    "normalised",
+    "roundtrip.lowercased",
+    "roundtrip.newline_changed",
+    "roundtrip.stripped",
+    "roundtrip.whitespace_collapsed",
+    "roundtrip.tabs_changed",
+    "roundtrip.spaces_added",
+    "roundtrip.accents_lost",
+    "roundtrip.normalised",
 }
 
 
 def _transformed(text: str, back: str, characters: list[str] | None) -> Fault | None:
-    for word, told, cause, transform in _TRANSFORMS:
+    for reason, told, cause, transform in _TRANSFORMS:
         if transform(text) == back:
             return Fault(
-                word, Text(told, {}), _escaped(cause) if cause else None, word in _BY_DESIGN
+                reason, Text(told, {}), _escaped(cause) if cause else None, reason in _BY_DESIGN
             )
     if len(text) <= SAMPLE_MAX:
         for first, second in itertools.permutations(_TRANSFORMS, 2):
@@ -179,12 +205,14 @@ def _in_essence(text: str, back: str, characters: list[str] | None) -> Fault | N
     if whole != pieces[0]:
         return None
     if "".join(text.split()) == "".join(back.split()):
-        return Fault("spaces_changed", say("white space comes back elsewhere"), by_design=True)
+        return Fault(
+            "roundtrip.spaces_changed", say("white space comes back elsewhere"), by_design=True
+        )
     if back.lower() == back and text.lower() != text:
         told = say("capital letters come back small, and white space elsewhere")
-        return Fault("lowercased", told, by_design=True)
+        return Fault("roundtrip.lowercased", told, by_design=True)
     told = say("letters come back in another form, and white space elsewhere")
-    return Fault("normalised", told, by_design=True)
+    return Fault("roundtrip.normalised", told, by_design=True)
 
 
 def _essence(text: str) -> str:
@@ -207,7 +235,7 @@ def _added(text: str, back: str, characters: list[str] | None) -> Fault | None:
         return None
     added = back.replace(text, " ... ", 1)
     return Fault(
-        "text_added",
+        "roundtrip.text_added",
         say("{extra} characters are added around the text: {added}", extra=extra, added=added[:40]),
         say("encode adds start or end tokens to every piece of text"),
         by_design=True,
@@ -217,14 +245,14 @@ def _added(text: str, back: str, characters: list[str] | None) -> Fault | None:
 def _recoded(text: str, back: str, characters: list[str] | None) -> Fault | None:
     if _joined_surrogates(back) == text:
         return Fault(
-            "surrogates",
+            "roundtrip.surrogates",
             say("a character beyond U+FFFF comes back as two halves"),
             say("the text passes through UTF-16, as the strings of other languages are stored"),
         )
     for codec in ("latin-1", "cp1252"):
         if text.encode("utf-8", "surrogatepass").decode(codec, "replace") == back:
             return Fault(
-                "wrong_encoding",
+                "roundtrip.wrong_encoding",
                 say("each character beyond ASCII comes back as several others"),
                 say("the UTF-8 bytes are read one by one, as {codec}", codec=codec),
             )
@@ -242,7 +270,7 @@ def _shifted_in_table(text: str, back: str, characters: list[str] | None) -> Fau
         moved = (characters[(place[char] + step) % len(characters)] for char in text)
         if all(a == b for a, b in zip(moved, back, strict=True)):
             return Fault(
-                "off_by_one",
+                "roundtrip.off_by_one",
                 say("each character comes back as the one {step} place(s) on", step=step),
                 say("encode and decode count from different numbers, such as 0 and 1"),
             )
@@ -255,21 +283,21 @@ def _shortened(text: str, back: str, characters: list[str] | None) -> Fault | No
     if back and text.startswith(back):
         kept = len(back)
         return Fault(
-            "truncated",
+            "roundtrip.truncated",
             say("only the first {kept} of {all} characters come back", kept=kept, all=len(text)),
             say("encode cuts its text at a maximum length"),
         )
     lost = sorted(set(text) - set(back))
     if lost and "".join(c for c in text if c not in set(lost)) == back:
         return Fault(
-            "characters_dropped",
+            "roundtrip.characters_dropped",
             say("{lost} come(s) back as nothing", lost=_listed(lost)),
             say('unknown characters are skipped, or errors="ignore" is set'),
         )
     rest = iter(text)
     if all(char in rest for char in back):  # what came back is the text with gaps
         return Fault(
-            "characters_dropped",
+            "roundtrip.characters_dropped",
             say("{gone} of {all} characters are gone", gone=len(text) - len(back), all=len(text)),
         )
     return None
@@ -287,13 +315,13 @@ def _substituted(text: str, back: str, characters: list[str] | None) -> Fault | 
         return _replaced(wrong, len(text), _listed(sorted(sources)), images.pop())
     if consistent and len(set(mapping.values())) == len(mapping):
         return Fault(
-            "order_differs",
+            "roundtrip.order_differs",
             say("{count} characters come back as other ones, one for one", count=len(sources)),
             say("encode and decode use two tables of different order, as set() gives them"),
         )
     if consistent:
         return Fault(
-            "characters_merged",
+            "roundtrip.characters_merged",
             say("{lost} come(s) back as another character", lost=_listed(sorted(sources))),
             say("several characters share one id"),
         )
@@ -316,7 +344,7 @@ def _has_pieces(text: str, pieces: list[str]) -> bool:
 
 def _replaced(count: int, total: int, lost: str, image: str) -> Fault:
     return Fault(
-        "replaced_by_unknown",
+        "roundtrip.replaced_by_unknown",
         say(
             "{count} of {total} characters ({lost}) come back as {image}",
             count=count,

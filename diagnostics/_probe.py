@@ -131,7 +131,10 @@ class Probe:
     @cached_property
     def usable_vocab_size(self) -> int:
         """V, or the rows of the token embedding where those are fewer: ids must stay below."""
-        return min(self.vocab_size, self.embedding_rows or self.vocab_size)
+        rows = self.embedding_rows or self.vocab_size
+        if rows >= self.vocab_size or self._takes(self.vocab_size - 1):
+            return self.vocab_size
+        return rows
 
     @cached_property
     def block_size(self) -> int | None:
@@ -289,7 +292,7 @@ class Probe:
 
     @cached_property
     def copies_are_independent(self) -> bool:
-        """Whether a deep copy computes with its own weights: moving them moves its output only.
+        """Whether a deep copy computes with its own weights: moving the original leaves it alone.
 
         A module that keeps a closure over another one copies into a model that still computes
         with the original's weights; minGPT's block does.
@@ -308,33 +311,36 @@ class Probe:
         try:
             original.eval()
             twin.eval()
-            before = self._raw_call(original, tokens)
-            self._shake(twin, 10 * JITTER_STD, 1.0)
-            moved = not _same(self._raw_call(twin, tokens), before)
-            kept = _same(self._raw_call(original, tokens), before)
+            before = self._raw_call(twin, tokens)
+            with borrowed(original):  # gets its own storage and modes back, exactly
+                original.train()  # a dropout that the twin shares would show as well
+                self._shake(original, 10 * JITTER_STD, 1.0)
+                independent = _same(self._raw_call(twin, tokens), before)
         except Exception as error:  # any: the model itself may raise; `shapes` says where
             self.notes.append(
-                f"the model raised {type(error).__name__} on (2, {tokens.shape[1]}) ids, so no copy "
-                f"could be proved independent; the original was used with its storage cloned"
+                f"the model raised {type(error).__name__} on (2, {tokens.shape[1]}) ids, so no "
+                f"copy could be proved independent; the original was used with its storage cloned"
             )
             return False
         finally:
             for module, training in was_training:
                 module.training = training
-        if not (moved and kept):
+        if not independent:
             self.notes.append(
                 "a deep copy of the model still computes with the original's weights (a module "
                 "holds a closure over another one); the original was used with its storage "
                 "cloned, and restored"
             )
-        return moved and kept
+        return independent
 
     @contextmanager
     def _lend(self, fresh: bool) -> Iterator[nn.Module]:
+        fresh_model = None
         if fresh and self.pipeline.make_model is not None:
             with self.seeded("make_model"):
-                model = self.pipeline.make_model()
-            yield model.to(self.device)
+                fresh_model = self.pipeline.make_model()
+        if fresh_model is not None and fresh_model is not self.pipeline.model:
+            yield fresh_model.to(self.device)
         elif self.copies_are_independent:
             yield copy.deepcopy(self.pipeline.model)
         else:
@@ -348,6 +354,17 @@ class Probe:
                 if parameter.is_floating_point():
                     noise = torch.randn(parameter.shape, generator=generator)
                     parameter.mul_(scale).add_(jitter * noise.to(parameter))
+
+    def _takes(self, token_id: int) -> bool:
+        """Whether the model runs on an id; a hashed table has a row for every one."""
+        if self.device.type != "cpu":
+            return False  # on a GPU a wrong id would end the whole process
+        ids = torch.full((2, min(4, self.probe_length)), token_id)
+        try:
+            self._raw_call(self.pipeline.model, ids)
+        except Exception:  # any: the model itself may raise
+            return False
+        return True
 
     def _raw_call(self, model: nn.Module, tokens: Tensor) -> list[Tensor]:
         """Call without the adapter, which needs copies itself; return all floating tensors."""
@@ -408,7 +425,13 @@ def _config_number(model: nn.Module, names: tuple[str, ...]) -> int | None:
 def _embedding_rows(model: nn.Module, *, named_only: bool = False) -> int | None:
     """Rows of the first embedding whose name speaks of tokens, else of the largest one."""
     tables = {n: m for n, m in model.named_modules() if isinstance(m, nn.Embedding)}
-    named = [m for n, m in tables.items() if any(word in n for word in ("tok", "wte", "word"))]
+    other = ("type", "segment", "pos")  # token_type_embeddings holds two rows
+    named = [
+        module
+        for name, module in tables.items()
+        if any(word in name for word in ("tok", "wte", "word"))
+        and not any(word in name.rpartition(".")[2] for word in other)
+    ]
     if not named and not named_only:
         named = sorted(tables.values(), key=lambda table: -table.num_embeddings)
     return named[0].num_embeddings if named else None

@@ -126,8 +126,10 @@ def _plain(value: Any) -> Any:
         return value if math.isfinite(value) else str(value)
     if isinstance(value, int):
         return int(value)
-    if isinstance(value, (list, tuple, set, frozenset)):
+    if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
+    if isinstance(value, (set, frozenset)):  # whose order differs from process to process
+        return sorted((_plain(item) for item in value), key=repr)
     if hasattr(value, "tolist"):
         return _plain(value.tolist())
     return str(value)

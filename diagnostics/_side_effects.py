@@ -96,9 +96,7 @@ class Leftovers:
                 for n, b in before.buffers.items()
                 if n in before.persistent and _moved(b, now.buffers.get(n))
             ],
-            gradients=[
-                n for n, g in before.gradients.items() if _moved(g, now.gradients.get(n))
-            ],
+            gradients=[n for n, g in before.gradients.items() if _moved(g, now.gradients.get(n))],
             left_in_eval=[path for path, was, is_now in modes if was and not is_now],
             left_in_train=[path for path, was, is_now in modes if is_now and not was],
         )

@@ -156,6 +156,8 @@ def ids_of(raw: Any) -> list[int]:
         raw = raw.tolist()
     if isinstance(raw, (list, tuple)) and len(raw) == 1 and isinstance(raw[0], (list, tuple)):
         raw = raw[0]
+    if isinstance(raw, (list, tuple)) and set(map(type, raw)) <= {int}:
+        return list(raw)  # the usual case, without a loop in Python
     if not isinstance(raw, (str, bytes)) and isinstance(raw, Iterable):
         ids = [int(i) if isinstance(i, (np.integer, Tensor)) else i for i in raw]
         if all(isinstance(i, int) and not isinstance(i, bool) for i in ids):

@@ -40,6 +40,7 @@ from diagnostics._batch_draws import (
     draw_short,
     unit_steps,
 )
+from diagnostics._batch_form import describe, fault, judge_one, verdict, wrong_device
 from diagnostics._probe import Batch, MissingPartError, Probe, read_batch
 from diagnostics._result import CheckResult, Status
 from diagnostics._text import Text, say
@@ -68,7 +69,7 @@ def check_batches(
     vocab_size, block_size, device, pad_id: None: not judged.    attention_mask: (B, T) or None.
     What is not a tensor, or has another shape, is reported, not raised.
     """
-    wrong = _judge_one(
+    wrong = judge_one(
         inputs,
         targets,
         attention_mask,
@@ -81,11 +82,11 @@ def check_batches(
     if wrong is not None:
         return wrong
     B, T = inputs.shape
-    return _result(
+    return verdict(
         Status.PASS,
         "ok",
         say("inputs and targets are ({B}, {T}) int64 on {device}", B=B, T=T, device=inputs.device),
-        measured=_describe(inputs, targets, attention_mask),
+        measured=describe(inputs, targets, attention_mask),
         numbers={"B": B, "T": T},
     )
 
@@ -96,7 +97,7 @@ def run(probe: Probe) -> CheckResult:
     try:
         raw: Batch | None = probe.raw_batch
     except TypeError as error:
-        return _result(
+        return verdict(
             Status.FAIL,
             "not_tensors",
             say("the loader does not give a batch of tensors"),
@@ -127,9 +128,9 @@ def run(probe: Probe) -> CheckResult:
 
 
 def _pass(probe: Probe, raw: Batch | None) -> CheckResult:
-    shown = say("not looked at") if raw is None else _describe(raw.inputs, raw.targets, None)
+    shown = say("not looked at") if raw is None else describe(raw.inputs, raw.targets, None)
     many = probe.pipeline.get_batch is not None or callable(probe.pipeline.batch)
-    return _result(
+    return verdict(
         Status.PASS,
         "ok",
         say("batches are well formed, differ from call to call and reach all of the data")
@@ -145,7 +146,7 @@ def _pass(probe: Probe, raw: Batch | None) -> CheckResult:
 
 def _judge_in_pipeline(probe: Probe, raw: Batch) -> CheckResult | None:
     pipeline = probe.pipeline
-    wrong = _judge_one(
+    wrong = judge_one(
         raw.inputs,
         raw.targets,
         raw.attention_mask,
@@ -158,175 +159,8 @@ def _judge_in_pipeline(probe: Probe, raw: Batch) -> CheckResult | None:
     if wrong is not None:
         return wrong
     if raw.inputs.device != probe.device:  # the loop may move it
-        return _wrong_device(Status.WARN, "batch", raw.inputs.device, "model", probe.device)
+        return wrong_device(Status.WARN, "batch", raw.inputs.device, "model", probe.device)
     return None
-
-
-def _judge_one(
-    inputs: Any,
-    targets: Any,
-    mask: Tensor | None,
-    *,
-    vocab_size: int | None,
-    block_size: int | None,
-    device: torch.device | None,
-    ignore_index: int,
-    pad_id: int | None,
-) -> CheckResult | None:
-    """Return the first fault of a batch, None for a healthy one."""
-    if not isinstance(inputs, Tensor) or not isinstance(targets, Tensor):
-        return _not_tensors(inputs, targets)
-    shown = _describe(inputs, targets, mask)
-    if inputs.ndim != 2 or inputs.shape != targets.shape:
-        return _wrong_shape(inputs, targets, shown)
-    if inputs.numel() == 0:
-        return _fault("empty", say("the batch is empty"), shown, say("at least one row and token"))
-    for name, tensor in (("inputs", inputs), ("targets", targets)):
-        if tensor.dtype != torch.int64:
-            return _wrong_dtype(name, tensor, shown)
-    if mask is not None and mask.shape != inputs.shape:
-        return _fault(
-            "mask",
-            say("the attention mask has another shape than the ids"),
-            shown,
-            say("{shape}", shape=tuple(inputs.shape)),
-        )
-    if inputs.device != targets.device:
-        return _wrong_device(Status.FAIL, "inputs", inputs.device, "targets", targets.device)
-    if device is not None and inputs.device.type != device.type:
-        return _wrong_device(Status.FAIL, "batch", inputs.device, "model", device)
-    T = inputs.shape[1]
-    if block_size is not None and block_size < T:
-        return _fault(
-            "too_long",
-            say("rows of {T} tokens do not fit a block of {block}", T=T, block=block_size),
-            shown,
-            say("T <= {block}", block=block_size),
-            next_step=say("cut rows of block_size + 1 tokens: T inputs and one more target"),
-        )
-    return _judge_values(inputs, targets, mask, shown, vocab_size, ignore_index, pad_id)
-
-
-def _judge_values(
-    inputs: Tensor,
-    targets: Tensor,
-    mask: Tensor | None,
-    shown: Text,
-    vocab_size: int | None,
-    ignore_index: int,
-    pad_id: int | None,
-) -> CheckResult | None:
-    if vocab_size is not None:
-        scored = targets[targets != ignore_index]
-        for name, ids in (("inputs", inputs), ("targets", scored)):
-            outside = (ids < 0) | (ids >= vocab_size)
-            if bool(outside.any()):
-                return _fault(
-                    "ids",
-                    say("{name} hold id {id}", name=name, id=int(ids[outside][0])),
-                    say("{count} of {all} ids", count=int(outside.sum()), all=ids.numel()),
-                    say(
-                        "0 to {last}, or {ignore} in targets",
-                        last=vocab_size - 1,
-                        ignore=ignore_index,
-                    ),
-                )
-    # Left padding moves the tokens themselves; right padding lies in their future.
-    if pad_id is not None and mask is None:
-        # a single one may be the end-of-text token that begins a document
-        padded = (inputs[:, :2] == pad_id).all(1) & (inputs[:, -1] != pad_id)  # (B,)
-        if bool(padded.any()):
-            row = int(torch.nonzero(padded)[0])
-            return _fault(
-                "pads_unmasked",
-                say(
-                    "{count} row(s) begin with padding, and no attention mask comes along",
-                    count=int(padded.sum()),
-                ),
-                shown,
-                say("a mask with 0 where inputs are the pad id {pad}", pad=pad_id),
-                where=say("first is row {row}", row=row),
-                causes=(say("the tokenizer's attention_mask is dropped by the collator"),),
-                next_step=say("hand attention_mask on to the model, or pad on the right"),
-            )
-    return None
-
-
-def _not_tensors(inputs: Any, targets: Any) -> CheckResult:
-    kinds = [type(part).__name__ for part in (inputs, targets)]
-    rows = [part for part in (inputs, targets) if isinstance(part, (list, tuple))]
-    lengths = sorted({len(row) for part in rows for row in part if hasattr(row, "__len__")})
-    ragged = len(lengths) > 1
-    return _fault(
-        "ragged" if ragged else "not_tensors",
-        say("rows have different lengths, so they cannot be one tensor")
-        if ragged
-        else say("the batch is not made of tensors"),
-        say("lengths {lengths}", lengths=lengths)
-        if ragged
-        else say("inputs: {a}, targets: {b}", a=kinds[0], b=kinds[1]),
-        say("two int64 tensors (B, T)"),
-        next_step=say("pad each row to the longest, and set the padded targets to -100")
-        if ragged
-        else say("torch.tensor(rows), or torch.stack of equal rows"),
-    )
-
-
-def _wrong_shape(inputs: Tensor, targets: Tensor, shown: Text) -> CheckResult:
-    causes: tuple[Text, ...] = ()
-    if inputs.ndim == 1 and targets.ndim == 1:
-        causes = (say("one example, not a batch: stack the rows to (B, T)"),)
-    elif targets.ndim == 1 and targets.shape[0] == inputs.shape[0]:
-        causes = (say("one label a row, as for classification: another column was taken"),)
-    elif targets.numel() == inputs.numel():
-        causes = (say("the targets were flattened before their time"),)
-    elif inputs.ndim == targets.ndim == 2 and abs(inputs.shape[1] - targets.shape[1]) == 1:
-        causes = (say("inputs and targets were cut with ends that differ by one"),)
-    return _fault(
-        "shape",
-        say(
-            "inputs {a} and targets {b} are not two equal shapes (B, T)",
-            a=tuple(inputs.shape),
-            b=tuple(targets.shape),
-        ),
-        shown,
-        say("(B, T) for both"),
-        causes=causes,
-        next_step=say("print each key of the batch with its shape and dtype"),
-    )
-
-
-def _wrong_dtype(name: str, tensor: Tensor, shown: Text) -> CheckResult:
-    kind = str(tensor.dtype).removeprefix("torch.")
-    return _fault(
-        "dtype",
-        say("{name} are {kind}, not int64", name=name, kind=kind),
-        shown,
-        say("int64: an embedding looks ids up, and cross_entropy takes no other whole type"),
-        causes=()
-        if tensor.dtype.is_floating_point
-        else (say("ids are stored in a small type and not converted after slicing"),),
-        next_step=say("{name} = {name}.long()", name=name),
-    )
-
-
-def _wrong_device(
-    status: Status, name: str, device: torch.device, other: str, wanted: torch.device
-) -> CheckResult:
-    return _result(
-        status,
-        "device",
-        say(
-            "the {name} is on {device}, the {other} on {wanted}",
-            name=name,
-            device=device,
-            other=other,
-            wanted=wanted,
-        ),
-        measured=say("{device}", device=device),
-        expected=say("{wanted}", wanted=wanted),
-        next_step=say("inputs, targets = inputs.to(device), targets.to(device)"),
-    )
 
 
 # ---- many batches --------------------------------------------------------------------------
@@ -371,7 +205,7 @@ def _judge_windows(probe: Probe, draws: Draws) -> CheckResult | None:
     if not bool(outside.any()):
         return None
     row = inputs[outside][0] - draws.offset
-    return _fault(
+    return fault(
         "outside_data",
         say("a window holds ids that are not in the data it was cut from"),
         say("a row runs from place {a} to {b}", a=int(row[0]), b=int(row[-1])),
@@ -385,8 +219,8 @@ def _judge_odd_windows(probe: Probe, inputs: Tensor, share: float) -> CheckResul
         walked = (inputs - inputs[:, :1] - torch.arange(inputs.shape[1])) % modulus
         if bool((walked == 0).all()):
             if probe.vocab_size <= modulus:
-                return _result(Status.SKIP, "not_counted", say("ids are kept in a small type"))
-            return _fault(
+                return verdict(Status.SKIP, "not_counted", say("ids are kept in a small type"))
+            return fault(
                 "wrapped_ids",
                 say(
                     "the loader keeps ids in a type of {n} values, and V is {V}: ids wrap round",
@@ -399,7 +233,7 @@ def _judge_odd_windows(probe: Probe, inputs: Tensor, share: float) -> CheckResul
                 next_step=say("convert ids to int64 before anything is done with them"),
             )
     if share >= UNIT_SHARE_MIN:
-        return _result(Status.SKIP, "not_counted", say("rows hold markers of the loader's own"))
+        return verdict(Status.SKIP, "not_counted", say("rows hold markers of the loader's own"))
     steps = inputs[:, 1:] - inputs[:, :-1]
     common = int(steps.flatten().mode().values)
     same = float((steps == common).double().mean())
@@ -413,7 +247,7 @@ def _judge_odd_windows(probe: Probe, inputs: Tensor, share: float) -> CheckResul
         causes = (
             say("rows take every {k}th token: a reshape or a stride mixes the axes", k=common),
         )
-    return _fault(
+    return fault(
         "not_contiguous",
         say("the rows are not consecutive tokens of the data"),
         say("{share} of neighbours in a row are neighbours in the data", share=share),
@@ -435,7 +269,7 @@ def _judge_draws(probe: Probe, draws: Draws, draw: Callable[[], Batch]) -> Check
         return _always_the_same(probe, draws, draw)
     rows = [batch.inputs for batch in batches]
     if B > 1 and all(bool((x == x[:1]).all()) for x in rows) and _improbable(windows, B):
-        return _fault(
+        return fault(
             "same_rows",
             say("all {B} rows of a batch are the same", B=B),
             say("in {K} of {K} batches", K=len(batches)),
@@ -461,7 +295,7 @@ def _judge_repeats(draws: Draws) -> CheckResult | None:
     distinct = len(set(sample))
     if distinct > len(sample) / 2:
         return None
-    return _fault(
+    return fault(
         "repeats",
         say("of the first {n} draws only {d} are different", n=len(sample), d=distinct),
         say("{d} distinct draws", d=distinct),
@@ -482,7 +316,7 @@ def _judge_coverage(draws: Draws) -> CheckResult | None:
     low, high = float(starts.min()) / windows, float(starts.max()) / windows
     numbers = {"first": low, "last": high, "rows": n, "stride": draws.stride}
     if low > missable or high < 1 - missable:
-        return _fault(
+        return fault(
             "part_of_data",
             say(
                 "batches read only the part of the data from {low} to {high} of its length",
@@ -502,7 +336,7 @@ def _judge_coverage(draws: Draws) -> CheckResult | None:
             numbers=numbers,
         )
     if draws.stride > draws.T:
-        return _result(
+        return verdict(
             Status.WARN,
             "gaps",
             say(
@@ -525,7 +359,7 @@ def _judge_ends(probe: Probe, T: int) -> CheckResult | None:
         return None  # it wants more data than three windows, and says so
     if errors:
         error = errors[0]
-        return _fault(
+        return fault(
             "past_the_end",
             say(
                 "some draws from short data raise {kind}: a window runs past the end",
@@ -545,7 +379,7 @@ def _judge_ends(probe: Probe, T: int) -> CheckResult | None:
     seen = {start: draws.known.count(start) for start in sorted(set(draws.known))}
     beyond = [s for s in seen if s > (2 if probe.pipeline.labels == "next" else 3) or s < 0]
     if beyond:
-        return _fault(
+        return fault(
             "past_the_end",
             say("windows start at {start}, where no target is left", start=beyond[0]),
             say("starts {seen}", seen=seen),
@@ -562,7 +396,7 @@ def _judge_ends(probe: Probe, T: int) -> CheckResult | None:
 
 def _never_drawn(missing: list[int], seen: dict[int, int], rows: int, T: int) -> CheckResult:
     last = missing == [2]
-    return _fault(
+    return fault(
         "start_never_drawn",
         say(
             "of the three windows in {N} ids the {which} is never drawn",
@@ -593,10 +427,10 @@ def _judge_too_short(probe: Probe, T: int) -> CheckResult | None:
     right = batch.targets == batch.inputs + 1
     if batch.inputs.numel() and bool((right | ~scored).all()):
         return None  # shorter rows, or a last target that is not scored
-    return _fault(
+    return fault(
         "short_data",
         say("from {T} ids, too few for one window, the loader makes up a batch", T=T),
-        _describe(batch.inputs, batch.targets, None),
+        describe(batch.inputs, batch.targets, None),
         say("an error: T inputs and their targets take T + 1 = {n} ids", n=T + 1),
         causes=(say("the number of windows is clamped, or a negative bound counts from the end"),),
         next_step=say("raise a ValueError when len(data) < T + 1, with both numbers"),
@@ -611,7 +445,7 @@ def _always_the_same(probe: Probe, draws: Draws, draw: Callable[[], Batch]) -> C
         causes = (say("next(iter(loader)) builds a new iterator at each step: its first batch"),)
     elif draws.known:
         causes = (say("the starts are drawn once, or from a generator made anew at each call"),)
-    return _fault(
+    return fault(
         "always_the_same",
         say("{K} calls in a row give the very same batch", K=len(draws.batches)),
         say("1 distinct batch in {K} calls", K=len(draws.batches)),
@@ -661,7 +495,7 @@ def _judge_splits(probe: Probe) -> CheckResult | None:
         if enough and len(strange) >= share_min * len(rows):
             return _reads_other(split, other, len(strange), len(rows))
     if train_ids is None and all(_equal(a, b) for a, b in zip(train, val, strict=True)):
-        return _fault(
+        return fault(
             "split_ignored",
             say('batch("val") gives the very rows of batch("train")'),
             say("equal batches under equal seeds"),
@@ -673,7 +507,7 @@ def _judge_splits(probe: Probe) -> CheckResult | None:
 
 
 def _reads_other(split: str, other: str, count: int, total: int) -> CheckResult:
-    return _fault(
+    return fault(
         f"{split}_reads_{other}",
         say('batch("{split}") reads {other}_ids', split=split, other=other),
         say(
@@ -698,7 +532,7 @@ def _judge_memory(raw: Batch) -> CheckResult | None:
     (a_first, a_last), (b_first, b_last) = _span(a), _span(b)
     if a_last < b_first or b_last < a_first:
         return None
-    return _result(
+    return verdict(
         Status.WARN,
         "aliased",
         say("inputs and targets are views of one memory: writing into one changes the other"),
@@ -732,67 +566,3 @@ def _as_pair(batch: Batch) -> tuple[Tensor, Tensor]:
 def _improbable(windows: int | None, B: int) -> bool:
     """Whether B equal rows in each of 8 batches are beyond chance, with `windows` to draw from."""
     return windows is None or windows ** (8.0 * (B - 1)) > 1 / FALSE_ALARM
-
-
-def _describe(inputs: Tensor, targets: Tensor, mask: Tensor | None) -> Text:
-    def show(tensor: Tensor) -> str:
-        return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
-
-    if mask is None:
-        return say("inputs {a}, targets {b}", a=show(inputs), b=show(targets))
-    return say(
-        "inputs {a}, targets {b}, attention_mask {c}",
-        a=show(inputs),
-        b=show(targets),
-        c=show(mask),
-    )
-
-
-def _fault(
-    word: str,
-    claim: Text,
-    measured: Text,
-    expected: Text,
-    *,
-    where: str = "",
-    causes: tuple[Text, ...] = (),
-    next_step: str = "",
-    numbers: dict[str, Any] | None = None,
-) -> CheckResult:
-    return _result(
-        Status.FAIL,
-        word,
-        claim,
-        measured=measured,
-        expected=expected,
-        where=where,
-        causes=causes,
-        next_step=next_step or say("print each key of the batch with its shape and dtype"),
-        numbers=numbers,
-    )
-
-
-def _result(
-    status: Status,
-    word: str,
-    claim: Text,
-    *,
-    measured: str = "",
-    expected: str = "",
-    where: str = "",
-    causes: tuple[Text, ...] = (),
-    next_step: str = "",
-    numbers: dict[str, Any] | None = None,
-) -> CheckResult:
-    return CheckResult(
-        check="batches",
-        status=status,
-        reason=f"batches.{word}",
-        claim=claim,
-        measured=measured,
-        expected=expected,
-        where=where,
-        causes=causes,
-        next_step=next_step,
-        numbers=numbers or {},
-    )

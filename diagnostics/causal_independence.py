@@ -11,12 +11,14 @@ How it is measured
     healthy model leaks exactly 0, and again with all weights times 10, which shows leaks that
     small initial weights hide. Up to 64 positions every pair is measured; in a longer block the
     replaced tokens lie at every scale, and the result says how many. A leak that appears only with
-    the larger weights, and is exactly 0 without, is a warning: a finite mask such as -1e4.
+    the larger weights, and is exactly 0 without, is a warning: a finite mask such as -1e4. Rows of
+    up to 64 tokens are also run in train mode, and any row with an attention mask of ones where
+    the model takes one.
 
 What it cannot see
     A leak through the batch axis (rows reading each other) is for `batch_independence`. In a long
-    block a leak between two positions of which neither was probed. Code that behaves differently
-    in train mode or only when targets are given.
+    block a leak between two positions of which neither was probed. Branches that run only when
+    targets or a cache are given. Whether a window is as wide as it was meant to be.
 
 Break it
     python -m exercises.break_causal_independence
@@ -25,7 +27,7 @@ Break it
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -42,7 +44,7 @@ LOGITS_MAX = 2**25  # numbers held at once: 256 MB in float64
 SCALED_POSITIONS_MAX = 8  # replaced with the larger weights, where only weak masks are looked for
 LEAK_FLOAT64 = 1e-9  # healthy models measured: exactly 0; the smallest real leak seen: 1e-3
 LEAK_FLOAT32 = 1e-4  # only for models that cannot run in float64; relative to the logits
-SCALES = (1.0, 10.0)
+LARGE_SCALE = 10.0  # on the weights: shows what small initial ones hide
 FULL_READ_RATIO = 0.3  # future to past, medians: 0.9 to 1.1 without a mask, at most 0.14 after it
 FIRST_ROW_RATIO = 5.0  # measured with tril(diagonal=-1): 9 and more; without a mask: about 1
 
@@ -80,11 +82,17 @@ def run(probe: Probe) -> CheckResult:
 
 
 def measure_influence(
-    probe: Probe, model: nn.Module, row: Tensor, replaced: list[int]
+    probe: Probe,
+    model: nn.Module,
+    row: Tensor,
+    replaced: list[int],
+    *,
+    with_attention_mask: bool = False,
 ) -> tuple[Tensor, float]:
     """Return (T, J): how far the logits at position i move when token replaced[j] changes.
 
     row: (T,) token ids. The second value is the largest logit in size, to compare with.
+    Raises NotRepeatableError when equal calls differ.
     """
     copies = row.repeat(len(replaced) + 1, 1)  # (J + 1, T), the last one unchanged
     for copy, position in enumerate(replaced):
@@ -93,7 +101,9 @@ def measure_influence(
             copies[copy, position] = (row[position] + 1) % probe.vocab_size
     moved: list[Tensor] = []
     unchanged: Tensor | None = None
-    for logits in _logits(probe, model, copies):  # (rows, T, W), the last rows first
+    for logits in _logits(
+        probe, model, copies, with_attention_mask
+    ):  # (rows, T, W), the last rows first
         unchanged = logits[-1:].clone() if unchanged is None else unchanged
         # equal values have not moved, also where both are minus infinity (shut columns)
         change = torch.where(logits == unchanged, 0.0, (logits - unchanged).abs())
@@ -117,18 +127,87 @@ def _check(probe: Probe, tokens: Tensor | None) -> CheckResult:
     copies = max(COPIES_MIN, int(WORK_MAX / (T * max(1, parameters))))
     replaced = _positions_to_replace(T, copies - 1)
     results: list[CheckResult] = []
-    for scale in SCALES:
-        if scale > 1.0 and probe.runs_in_float64 and T > EVERY_PAIR_MAX:
+    for setting in _settings(probe, T):
+        if setting.scale > 1.0 and probe.runs_in_float64 and T > EVERY_PAIR_MAX:
             replaced = _thinned(replaced, SCALED_POSITIONS_MAX)
-        with probe.model(exact=True, jitter=JITTER_STD, scale=scale) as model:
-            influence, size = measure_influence(probe, model, row, replaced)
-        limit = (LEAK_FLOAT64 if probe.runs_in_float64 else LEAK_FLOAT32) * max(1.0, size)
-        results.append(_judge(influence, replaced, limit, scale))
+        try:
+            results.append(_measure_and_judge(probe, setting, row, replaced))
+        except NotRepeatableError:
+            if not results:
+                return _not_repeatable()
+        except Exception:  # any: not every model runs in every setting; eval mode has to
+            if not results:
+                raise
         if results[-1].failed:
-            break
-    if results[-1].failed and len(results) > 1 and results[0].numbers["worst_leak"] == 0.0:
-        return _weak_mask(results[-1])
-    return results[-1] if results[-1].failed else results[0]
+            return _in_setting(results[-1], setting, results[0])
+    return results[0]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One way to run the model: what hides a leak in one of them shows in another."""
+
+    scale: float = 1.0  # on the weights
+    train: bool = False
+    with_attention_mask: bool = False
+
+
+class NotRepeatableError(Exception):
+    """Two equal calls with equal random states differ, so that nothing can be compared."""
+
+
+def _settings(probe: Probe, T: int) -> list[Setting]:
+    settings = [Setting()]
+    if probe.adapter.mask_name is not None:
+        settings.append(Setting(with_attention_mask=True))
+    if T <= EVERY_PAIR_MAX:
+        settings.append(Setting(train=True))
+    return [*settings, Setting(scale=LARGE_SCALE)]
+
+
+def _measure_and_judge(
+    probe: Probe, setting: Setting, row: Tensor, replaced: list[int]
+) -> CheckResult:
+    with probe.model(
+        exact=True, jitter=JITTER_STD, scale=setting.scale, train=setting.train
+    ) as model:
+        influence, size = measure_influence(
+            probe, model, row, replaced, with_attention_mask=setting.with_attention_mask
+        )
+    limit = (LEAK_FLOAT64 if probe.runs_in_float64 else LEAK_FLOAT32) * max(1.0, size)
+    return _judge(influence, replaced, limit, setting.scale)
+
+
+def _in_setting(leak: CheckResult, setting: Setting, plain: CheckResult) -> CheckResult:
+    """Say in which setting a leak appears that the plain one does not show."""
+    if setting.with_attention_mask:
+        return replace(
+            leak,
+            reason="causal_independence.only_with_attention_mask",
+            claim=say("{claim}, once an attention mask is passed", claim=leak.claim),
+            causes=(say("the padding mask takes the place of the causal mask"),),
+            next_step=say("combine both masks: a key is read only if both allow it"),
+        )
+    if setting.train:
+        return replace(
+            leak,
+            reason="causal_independence.only_in_train_mode",
+            claim=say("{claim}, in train mode only", claim=leak.claim),
+            next_step=say("compare the two branches on self.training: one of them has no mask"),
+        )
+    if setting.scale > 1.0 and plain.numbers["worst_leak"] == 0.0:
+        return _weak_mask(leak)
+    return leak
+
+
+def _not_repeatable() -> CheckResult:
+    return CheckResult(
+        check="causal_independence",
+        status=Status.SKIP,
+        reason="causal_independence.not_repeatable",
+        claim=say("not measured: two equal calls in eval mode give different logits"),
+        next_step=say("mend what `modes` reports first"),
+    )
 
 
 def _one_token() -> CheckResult:
@@ -369,18 +448,25 @@ def _thinned(positions: list[int], count_max: int) -> list[int]:
     return sorted({*positions[::-1][::stride]})
 
 
-def _logits(probe: Probe, model: nn.Module, copies: Tensor) -> Iterator[Tensor]:
+def _logits(
+    probe: Probe, model: nn.Module, copies: Tensor, with_attention_mask: bool
+) -> Iterator[Tensor]:
     """Give the logits of the copies, some rows at a time: as many as fit in memory.
 
     One by one where rows of a batch influence one another. The global random state is the same in
     every call: dropout that is active in eval mode is for `modes` to report, not a leak.
     """
 
+    @torch.no_grad()
     def call(rows: Tensor) -> Tensor:
         with probe.seeded("causal"):
+            if with_attention_mask:
+                return probe.adapter.logits(model, rows, torch.ones_like(rows)).detach()
             return probe.logits(model, rows)
 
     alone = call(copies[-1:])
+    if not torch.allclose(alone, call(copies[-1:]), rtol=1e-4, atol=1e-6, equal_nan=True):
+        raise NotRepeatableError
     size = max(1, min(len(copies), LOGITS_MAX // alone.numel()))
     together = call(copies[-size:])
     if not torch.allclose(together[-1:], alone, rtol=1e-4, atol=1e-6, equal_nan=True):

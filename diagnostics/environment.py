@@ -1,22 +1,24 @@
 """Environment: this Python, this torch and its global switches can train this model.
 
 Why it matters
-    A switch that another cell or library left on changes every run without a word: gradients
-    off, half precision by default, autocast on, a hook that replaces what a layer returns. It is
-    ruled out first, because all later measurements stand on it.
+    A switch that another cell or library left on changes every run without a word:
+    gradients off, half precision by default, autocast on, a hook that replaces what a
+    layer returns. It is ruled out first, because all later measurements stand on it.
 
 How it is measured
-    The switches are read as they were when `diagnose` was called. Weights and buffers are
-    counted by device and type; where they are mixed, the model is run, because a mixture that
-    runs is a design. With forward hooks on the model, its logits and gradients are compared with
-    those of a copy without them; hooks that a fresh model, torch itself or the model's own methods
-    bring along belong to the design. The state of the optimizer must lie where its parameters
-    lie. Two seeded calls of the loader and of make_model must agree.
+    The switches are read as they were when `diagnose` was called. Weights and buffers
+    are counted by device and type; where they are mixed, the model is run, because a
+    mixture that runs is a design. With forward hooks on the model, its logits and
+    gradients are compared with those of a copy without them; hooks that a fresh model,
+    torch itself or the model's own methods bring along belong to the design. The state
+    of the optimizer must lie where its parameters lie. Two seeded calls of the loader
+    and of make_model must agree.
 
 What it cannot see
-    Switches that your program sets after this point. Hooks on tensors (copies lose them) and
-    backward hooks that only a real training step fires. Kernels that differ between devices:
-    compare with a run on the CPU. Whether two whole runs agree; here it is one call of each part.
+    Switches that your program sets after this point. Hooks on tensors (copies lose
+    them) and backward hooks that only a real training step fires. Kernels that differ
+    between devices: compare with a run on the CPU. Whether two whole runs agree; here
+    it is one call of each part.
 
 Break it
     python -m exercises.break_environment
@@ -129,7 +131,7 @@ def _judge_switches(probe: Probe) -> Iterator[CheckResult]:
     entry = probe.entry
     if entry.inference_mode:
         yield _failure(
-            "inference_mode",
+            "environment.inference_mode",
             say("inference mode is on: nothing that is computed now can ever be trained"),
             measured=say("torch.is_inference_mode_enabled() is True"),
             expected=say("False"),
@@ -138,7 +140,7 @@ def _judge_switches(probe: Probe) -> Iterator[CheckResult]:
         )
     if not entry.grad_enabled and not entry.inference_mode:
         yield _failure(
-            "grad_disabled",
+            "environment.grad_disabled",
             say("gradients are switched off: backward would find nothing to train"),
             measured=say("torch.is_grad_enabled() is False"),
             expected=say("True"),
@@ -148,9 +150,17 @@ def _judge_switches(probe: Probe) -> Iterator[CheckResult]:
             ),
             next_step=say("torch.set_grad_enabled(True)"),
         )
+    yield from _judge_defaults(probe)
+    yield from _judge_modes(probe)
+    yield from _judge_version()
+
+
+def _judge_defaults(probe: Probe) -> Iterator[CheckResult]:
+    """Judge what new tensors are made as, and where."""
+    entry = probe.entry
     if entry.default_dtype is not torch.float32:
         result = _failure(
-            "default_dtype",
+            "environment.default_dtype",
             say("new weights are made as {dtype}", dtype=_short(entry.default_dtype)),
             measured=say("torch.get_default_dtype() is {dtype}", dtype=str(entry.default_dtype)),
             expected=say("float32"),
@@ -159,25 +169,9 @@ def _judge_switches(probe: Probe) -> Iterator[CheckResult]:
         )
         # 16-bit floats reach 65,504 only, and Adam's 1e-8 is 0 in them; the others train
         yield result if entry.default_dtype is torch.float16 else _as_warning(result)
-    if entry.autocast:
-        yield _warning(
-            "autocast_on",
-            say("autocast is on for {types} around everything", types=", ".join(entry.autocast)),
-            measured=say("torch.is_autocast_enabled is True"),
-            expected=say("autocast around the forward pass only"),
-            next_step=say("open torch.autocast(...) around model and loss, and close it there"),
-        )
-    if entry.anomaly_mode:
-        yield _warning(
-            "anomaly_mode",
-            say("anomaly detection is on: a small model trains about three times as slowly"),
-            measured=say("torch.is_anomaly_enabled() is True"),
-            expected=say("False, except while looking for the origin of a NaN"),
-            next_step=say("torch.autograd.set_detect_anomaly(False)"),
-        )
     if entry.default_device not in ("cpu", probe.device.type):
         yield _warning(
-            "default_device",
+            "environment.default_device",
             say(
                 "new tensors are made on {device}, and the model is on {place}",
                 device=entry.default_device,
@@ -187,7 +181,27 @@ def _judge_switches(probe: Probe) -> Iterator[CheckResult]:
             expected=say("the device of the model, or the CPU"),
             next_step=say('torch.set_default_device("cpu")'),
         )
-    yield from _judge_version()
+
+
+def _judge_modes(probe: Probe) -> Iterator[CheckResult]:
+    """Judge what was switched on around everything."""
+    entry = probe.entry
+    if entry.autocast:
+        yield _warning(
+            "environment.autocast_on",
+            say("autocast is on for {types} around everything", types=", ".join(entry.autocast)),
+            measured=say("torch.is_autocast_enabled is True"),
+            expected=say("autocast around the forward pass only"),
+            next_step=say("open torch.autocast(...) around model and loss, and close it there"),
+        )
+    if entry.anomaly_mode:
+        yield _warning(
+            "environment.anomaly_mode",
+            say("anomaly detection is on: a small model trains about three times as slowly"),
+            measured=say("torch.is_anomaly_enabled() is True"),
+            expected=say("False, except while looking for the origin of a NaN"),
+            next_step=say("torch.autograd.set_detect_anomaly(False)"),
+        )
 
 
 def _judge_version() -> Iterator[CheckResult]:
@@ -195,7 +209,7 @@ def _judge_version() -> Iterator[CheckResult]:
     version = tuple(int(part) for part in parts if part.isdigit())
     if version < TORCH_MIN:
         yield _warning(
-            "old_torch",
+            "environment.old_torch",
             say("torch {version} is older than what is tested here", version=torch.__version__),
             measured=say("{version}", version=torch.__version__),
             expected=say("{major}.{minor} or later", major=TORCH_MIN[0], minor=TORCH_MIN[1]),
@@ -211,11 +225,11 @@ def _judge_weights(probe: Probe) -> Iterator[CheckResult]:
     tensors = dict(model.named_parameters()) | dict(model.named_buffers())
     devices = Counter(str(tensor.device) for tensor in tensors.values())
     if "meta" in devices:
-        yield _weights_failure("meta_weights", tensors, lambda t: t.is_meta, _META)
+        yield _weights_failure("environment.meta_weights", tensors, lambda t: t.is_meta, _META)
         return
     frozen = {name: p for name, p in model.named_parameters() if p.is_inference()}
     if frozen:
-        yield _weights_failure("inference_weights", frozen, lambda t: True, _INFERENCE)
+        yield _weights_failure("environment.inference_weights", frozen, lambda t: True, _INFERENCE)
         return
     floats = {name: t for name, t in tensors.items() if t.is_floating_point()}
     types = Counter(_short(tensor.dtype) for tensor in floats.values())
@@ -224,7 +238,9 @@ def _judge_weights(probe: Probe) -> Iterator[CheckResult]:
     parameters = dict(model.named_parameters())
     halves = {name: p for name, p in parameters.items() if p.dtype is torch.float16}
     if any(p.requires_grad for p in halves.values()):
-        yield _as_warning(_weights_failure("float16_weights", halves, lambda t: True, _FLOAT16))
+        yield _as_warning(
+            _weights_failure("environment.float16_weights", halves, lambda t: True, _FLOAT16)
+        )
 
 
 def _judge_mixture(
@@ -251,7 +267,7 @@ def _judge_mixture(
 
     first = next(name for name, tensor in tensors.items() if is_rare(tensor))
     yield _failure(
-        "mixed_devices" if by_device else "mixed_dtypes",
+        "environment.mixed_devices" if by_device else "environment.mixed_dtypes",
         say(
             "the model does not run, because {first} is {rare} among weights that are not",
             first=first,
@@ -290,7 +306,7 @@ _FLOAT16 = (
 
 
 def _weights_failure(
-    word: str,
+    reason: str,
     tensors: Mapping[str, Tensor],
     chosen: Callable[[Tensor], bool],
     words: tuple[Text, Text, Text],
@@ -298,7 +314,7 @@ def _weights_failure(
     names = [name for name, tensor in tensors.items() if chosen(tensor)]
     told, cause, remedy = words
     return _failure(
-        word,
+        reason,
         say(
             "{count} of {total} weights are {told}",
             count=len(names),
@@ -320,7 +336,7 @@ def _judge_hooks(probe: Probe) -> Iterator[CheckResult]:
     for table in ("_global_forward_hooks", "_global_forward_pre_hooks"):
         if getattr(torch.nn.modules.module, table, {}):
             yield _warning(
-                "global_hooks",
+                "environment.global_hooks",
                 say("a hook on every module of the program is registered"),
                 measured=say("torch.nn.modules.module.{table} is not empty", table=table),
                 expected=say("no hook, unless a tool is at work"),
@@ -337,7 +353,7 @@ def _judge_hooks(probe: Probe) -> Iterator[CheckResult]:
     (path, table, _), most = counts.most_common(1)[0]
     if most > 1:
         yield _warning(
-            "hooks_piled_up",
+            "environment.hooks_piled_up",
             say("{path} carries the same hook {most} times", path=path or "the model", most=most),
             measured=say("{most} equal hooks in {table}", most=most, table=table),
             expected=say("each hook once"),
@@ -353,7 +369,7 @@ def _hook_acts(hook: Hook, with_hooks: Outcome, without: Outcome) -> CheckResult
     moved = float((with_hooks.logits.double() - without.logits.double()).abs().max())
     by_logits = not same_bytes(with_hooks.logits, without.logits)
     return _failure(
-        "hook_changes_output",
+        "environment.hook_changes_output",
         say(
             "a hook on {path} ({name}) changes the {what} of the model",
             path=hook.path or "the model",
@@ -405,7 +421,7 @@ def _judge_state(name: str, key: str, state: Tensor, parameter: Tensor) -> Itera
     came = str(state.device) if moved else _short(state.dtype)
     wanted = str(parameter.device) if moved else _short(parameter.dtype)
     result = _failure(
-        "optimizer_state_device" if moved else "optimizer_state_dtype",
+        "environment.optimizer_state_device" if moved else "environment.optimizer_state_dtype",
         say(
             "the optimizer keeps {key} of {name} as {came}, and the parameter is {wanted}",
             key=key,
@@ -435,7 +451,7 @@ def _judge_repeatable(probe: Probe) -> Iterator[CheckResult]:
         if found is None:
             continue
         yield _warning(
-            "not_reproducible",
+            "environment.not_reproducible",
             say("two calls of {part} after the same seeding give other results", part=found.part),
             measured=say(
                 "{first} differ(s), {count} of {total}",
@@ -473,14 +489,14 @@ def _shown(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _failure(word: str, claim: Text, **fields: Any) -> CheckResult:
+def _failure(reason: str, claim: Text, **fields: Any) -> CheckResult:
     return CheckResult(
-        check="environment", status=Status.FAIL, reason=f"environment.{word}", claim=claim, **fields
+        check="environment", status=Status.FAIL, reason=reason, claim=claim, **fields
     )
 
 
-def _warning(word: str, claim: Text, **fields: Any) -> CheckResult:
-    return _as_warning(_failure(word, claim, **fields))
+def _warning(reason: str, claim: Text, **fields: Any) -> CheckResult:
+    return _as_warning(_failure(reason, claim, **fields))
 
 
 def _as_warning(result: CheckResult) -> CheckResult:

@@ -126,10 +126,10 @@ class _NotANumberError(TypeError):
 
 def _first_call(probe: Probe, model: nn.Module) -> Call | CheckResult:
     """Evaluate on random ids; on more of them, or the user's own, where that many do not do."""
-    last: Exception | None = None
+    outcome: Call | Exception | None = None
     for ids in _ids_to_try(probe):
         try:
-            call = _call(probe, model, ids, "evaluation", score=True)
+            outcome = _call(probe, model, ids, "evaluation", score=True)
         except _NotANumberError as error:
             return result(
                 Status.FAIL,
@@ -140,15 +140,14 @@ def _first_call(probe: Probe, model: nn.Module) -> Call | CheckResult:
                 next_step=say("return the mean loss alone, as a float"),
             )
         except Exception as error:  # any: too few ids for one batch is a usual reason
-            last = error
+            outcome = error
             continue
-        if math.isfinite(call.value) or ids is _last_resort(probe):
-            return call
-        last = None
-        kept = call
-    if last is not None:
-        raise last
-    return kept
+        if math.isfinite(outcome.value):
+            break
+    if isinstance(outcome, Exception):
+        raise outcome
+    assert outcome is not None
+    return outcome
 
 
 def _ids_to_try(probe: Probe) -> Iterator[Tensor]:
@@ -166,13 +165,7 @@ def _ids_to_try(probe: Probe) -> Iterator[Tensor]:
         yield torch.as_tensor(given)
 
 
-def _last_resort(probe: Probe) -> Tensor | None:
-    return probe.pipeline.val_ids
-
-
-def _call(
-    probe: Probe, model: nn.Module, ids: Tensor, seed: str, *, score: bool = False
-) -> Call:
+def _call(probe: Probe, model: nn.Module, ids: Tensor, seed: str, *, score: bool = False) -> Call:
     evaluate = probe.pipeline.evaluate
     assert evaluate is not None
     for parameter in model.parameters():
@@ -456,8 +449,10 @@ def _judge_manners(first: Call) -> Iterator[CheckResult]:
         yield result(
             Status.WARN,
             "draws_random",
-            say("the evaluation draws from the global random state: how often it runs changes"
-                " the training"),
+            say(
+                "the evaluation draws from the global random state: how often it runs changes"
+                " the training"
+            ),
             measured=say("the state differs after the call"),
             expected=say("the state as it was"),
             next_step=say("draw from a torch.Generator of its own"),

@@ -1,23 +1,26 @@
 """Files: what the pipeline reads is there, whole, of the right kind, and current.
 
 Why it matters
-    A truncated corpus, an error page saved under a data file's name, or ids that were encoded
-    before the text changed: each trains without an error, on something else than you think.
+    A truncated corpus, an error page saved under a data file's name, or ids that were
+    encoded before the text changed: each trains without an error, on something else
+    than you think.
 
 How it is measured
-    Each path must be a file that is not empty. Known kinds are judged by their content: the size
-    that a .npy or .safetensors header promises, the index and checksums of a .pt archive, JSON
-    that parses, text that is UTF-8 from its first byte to its last. A `meta.json` beside encoded
-    ids is compared with them (how many, which type) and with the text and the tokenizer among the
-    files (their fingerprints). Where train_text is given, a text file is compared with it, and
-    the usual ways of reading a file wrongly are tried until one fits. Two splits must not hold the
-    same bytes. Big files are read in pieces.
+    Each path must be a file that is not empty. Known kinds are judged by their content:
+    the size that a .npy or .safetensors header promises, the index and checksums of a
+    .pt archive, JSON that parses, text that is UTF-8 from its first byte to its last. A
+    `meta.json` beside encoded ids is compared with them (how many, which type) and with
+    the text and the tokenizer among the files (their fingerprints). Where train_text is
+    given, a text file is compared with it, and the usual ways of reading a file wrongly
+    are tried until one fits. Two splits must not hold the same bytes. Big files are
+    read in pieces.
 
 What it cannot see
-    Whether the content is good: that is for `text` and `range`. Raw .bin ids carry neither type
-    nor length; only an odd size shows. Flipped bits in .npy, .safetensors and text, which carry no
-    checksum of their own. Ids that are older than their text get a warning and no more, because
-    copying changes dates; a card with fingerprints beside them decides.
+    Whether the content is good: that is for `text` and `range`. Raw .bin ids carry
+    neither type nor length; only an odd size shows. Flipped bits in .npy, .safetensors
+    and text, which carry no checksum of their own. Ids that are older than their text
+    get a warning and no more, because copying changes dates; a card with fingerprints
+    beside them decides.
 
 Break it
     python -m exercises.break_files
@@ -111,7 +114,9 @@ def _judgements(files: list[Path], text: str | None) -> Iterable[CheckResult]:
         try:
             fault = find_fault(path)
         except OSError as error:
-            fault = FileFault("unreadable", say("cannot be read: {error}", error=error.strerror))
+            fault = FileFault(
+                "files.unreadable", say("cannot be read: {error}", error=error.strerror)
+            )
         if fault is not None:
             yield _result_of(path, fault)
     yield from _judge_copies(files)
@@ -126,7 +131,7 @@ def _judge_presence(path: Path) -> CheckResult | None:
     if not path.exists():
         command = _command_for(path)
         return _failure(
-            "missing",
+            "files.missing",
             say("there is no file at {path}", path=str(path)),
             expected=say("a file, seen from the folder where the command runs"),
             next_step=say("create it with {command}", command=command)
@@ -136,7 +141,7 @@ def _judge_presence(path: Path) -> CheckResult | None:
         )
     if path.is_dir():
         return _failure(
-            "folder",
+            "files.folder",
             say("{path} is a folder, not a file", path=str(path)),
             expected=say("the path of a file"),
             next_step=say("name the file inside it: {names}", names=_names_in(path)),
@@ -146,7 +151,7 @@ def _judge_presence(path: Path) -> CheckResult | None:
         return _result_of(
             path,
             FileFault(
-                "empty",
+                "files.empty",
                 say("is empty (0 bytes)"),
                 say("the program that wrote it was stopped before its first byte"),
             ),
@@ -195,7 +200,7 @@ def _judge_age(path: Path, files: list[Path]) -> Iterable[CheckResult]:
         if is_source and other.is_file() and other.stat().st_mtime - written > AGE_SECONDS:
             told = say("is older than {other}, which it was made from", other=other.name)
             cause = say("{other} changed, and the ids were not made again", other=other.name)
-            yield _result_of(path, FileFault("older", told, cause, warn=True))
+            yield _result_of(path, FileFault("files.older", told, cause, warn=True))
 
 
 def _judge_copies(files: list[Path]) -> Iterable[CheckResult]:
@@ -214,7 +219,7 @@ def _judge_copies(files: list[Path]) -> Iterable[CheckResult]:
             ):
                 told = say("holds the same bytes as {other}", other=first.name)
                 cause = say("one split was copied or written over the other")
-                yield _result_of(second, FileFault("identical", told, cause))
+                yield _result_of(second, FileFault("files.identical", told, cause))
 
 
 def _split_of(path: Path) -> str:
@@ -264,9 +269,11 @@ def _judge_text(files: list[Path], text: str) -> Iterable[CheckResult]:
         content = raw.decode("utf-8", "replace")
         if _contains(content, text):
             continue
-        for word, told, cause, reading in _readings(raw, content):
+        for reason, told, cause, reading in _readings(raw, content):
             if reading != content and _contains(reading, text):
-                fault = FileFault(word, Text(told, {}), Text(cause, {}), word == "newlines_read")
+                fault = FileFault(
+                    reason, Text(told, {}), Text(cause, {}), reason == "files.newlines_read"
+                )
                 yield _result_of(path, fault)
                 break
 
@@ -274,27 +281,27 @@ def _judge_text(files: list[Path], text: str) -> Iterable[CheckResult]:
 def _readings(raw: bytes, content: str) -> Iterable[tuple[str, str, str, str]]:
     """Yield the usual ways of reading a file wrongly, and the text that each of them gives."""
     yield (
-        "newlines_read",
+        "files.newlines_read",
         "has line ends CR LF that train_text has as LF",
         'open(path) translates line ends; newline="" keeps them',
         content.replace("\r\n", "\n").replace("\r", "\n"),
     )
     for codec in ("cp1252", "latin-1"):
         yield (
-            "wrong_encoding",
+            "files.wrong_encoding",
             f"is UTF-8, and train_text was read from it as {codec}",
             'open(path) without encoding="utf-8" takes the system\'s own',
             raw.decode(codec, "replace"),
         )
     for codec in ("ascii", "utf-8"):
         yield (
-            "text_lost",
+            "files.text_lost",
             "holds characters that are missing in train_text",
             'errors="ignore" drops every byte that does not decode',
             raw.decode(codec, "ignore"),
         )
     yield (
-        "text_lost",
+        "files.text_lost",
         "holds characters that are U+FFFD in train_text",
         'errors="replace" puts one mark in place of every byte that does not decode',
         raw.decode("ascii", "replace"),
@@ -324,56 +331,56 @@ def _result_of(path: Path, fault: FileFault) -> CheckResult:
     return CheckResult(
         check="files",
         status=Status.WARN if fault.warn else Status.FAIL,
-        reason=f"files.{fault.word}",
+        reason=fault.reason,
         claim=say("{path} {told}", path=str(path), told=fault.told),
         measured=say("{size} bytes", size=path.stat().st_size),
-        expected=_EXPECTED.get(fault.word, say("a whole file of its kind")),
+        expected=_EXPECTED.get(fault.reason, say("a whole file of its kind")),
         causes=() if fault.cause is None else (fault.cause,),
         next_step=say("create it again with {command}", command=command)
         if command
-        else _NEXT.get(fault.word, say("fetch or create the file again")),
+        else _NEXT.get(fault.reason, say("fetch or create the file again")),
         numbers={"path": str(path), "bytes": path.stat().st_size},
     )
 
 
 _EXPECTED = {
-    "replacement_characters": say("no U+FFFD"),
-    "mojibake": say("one character where the writer meant one"),
-    "mixed_newlines": say("one kind of line end"),
-    "byte_order_mark": say("text from the first character on"),
-    "not_utf8": say("UTF-8 from the first byte to the last"),
-    "wrong_encoding": say("the text as the file has it"),
-    "text_lost": say("the text as the file has it"),
-    "newlines_read": say("the text as the file has it"),
-    "older": say("ids that are younger than text and tokenizer"),
-    "identical": say("splits that share nothing"),
-    "stale": say("ids, tokenizer and text of one run"),
+    "files.replacement_characters": say("no U+FFFD"),
+    "files.mojibake": say("one character where the writer meant one"),
+    "files.mixed_newlines": say("one kind of line end"),
+    "files.byte_order_mark": say("text from the first character on"),
+    "files.not_utf8": say("UTF-8 from the first byte to the last"),
+    "files.wrong_encoding": say("the text as the file has it"),
+    "files.text_lost": say("the text as the file has it"),
+    "files.newlines_read": say("the text as the file has it"),
+    "files.older": say("ids that are younger than text and tokenizer"),
+    "files.identical": say("splits that share nothing"),
+    "files.stale": say("ids, tokenizer and text of one run"),
 }
 _NEXT = {
-    "lfs_pointer": say("git lfs pull"),
-    "wrong_encoding": say('open(path, encoding="utf-8")'),
-    "text_lost": say('open(path, encoding="utf-8"), without errors=...'),
-    "newlines_read": say('open(path, encoding="utf-8", newline="")'),
-    "replacement_characters": say("go back to the source of the text, and decode it as it is"),
-    "mojibake": say('text.encode("cp1252").decode("utf-8"), and look at the result'),
-    "mixed_newlines": say("decide on one line end, and write the text with it"),
-    "byte_order_mark": say('open(path, encoding="utf-8-sig")'),
-    "not_utf8": say("find its encoding, and save it as UTF-8"),
-    "unreadable": say("look at the file's permissions"),
-    "stale": say("encode the text again"),
-    "older": say("encode the text again, and store its fingerprint beside the ids"),
-    "identical": say("split the text again, and write each part to its own path"),
+    "files.lfs_pointer": say("git lfs pull"),
+    "files.wrong_encoding": say('open(path, encoding="utf-8")'),
+    "files.text_lost": say('open(path, encoding="utf-8"), without errors=...'),
+    "files.newlines_read": say('open(path, encoding="utf-8", newline="")'),
+    "files.replacement_characters": say(
+        "go back to the source of the text, and decode it as it is"
+    ),
+    "files.mojibake": say('text.encode("cp1252").decode("utf-8"), and look at the result'),
+    "files.mixed_newlines": say("decide on one line end, and write the text with it"),
+    "files.byte_order_mark": say('open(path, encoding="utf-8-sig")'),
+    "files.not_utf8": say("find its encoding, and save it as UTF-8"),
+    "files.unreadable": say("look at the file's permissions"),
+    "files.stale": say("encode the text again"),
+    "files.older": say("encode the text again, and store its fingerprint beside the ids"),
+    "files.identical": say("split the text again, and write each part to its own path"),
 }
 
 
 def _stale(path: Path, told: Text, cause: Text) -> CheckResult:
-    return _result_of(path, FileFault("stale", told, cause))
+    return _result_of(path, FileFault("files.stale", told, cause))
 
 
-def _failure(word: str, claim: Text, **fields: Any) -> CheckResult:
-    return CheckResult(
-        check="files", status=Status.FAIL, reason=f"files.{word}", claim=claim, **fields
-    )
+def _failure(reason: str, claim: Text, **fields: Any) -> CheckResult:
+    return CheckResult(check="files", status=Status.FAIL, reason=reason, claim=claim, **fields)
 
 
 def _command_for(path: Path) -> str:

@@ -1,22 +1,25 @@
 """Fingerprint: this is the very tokenizer that the ids and the checkpoint were made with.
 
 Why it matters
-    Two tokenizers of equal size can give one id to different characters. Everything runs, every
-    id is in range, the loss of a new run is fine, and a loaded model writes nonsense.
+    Two tokenizers of equal size can give one id to different characters. Everything
+    runs, every id is in range, the loss of a new run is fine, and a loaded model writes
+    nonsense.
 
 How it is measured
-    The tokenizer encodes pieces of train_text, and the ids must be those of train_ids at the same
-    place; where they are not, one-for-one exchanges, a constant distance and changed text are
-    tried. The fingerprint (SHA-256 of the entries in id order, as compact JSON) is compared with
-    the one in each file that carries one: a .safetensors header, a .pt dictionary, a card or a
-    tokenizer in JSON. The tokenizer must not be larger than the embedding has rows; a larger
-    embedding (padded to a multiple of 64) is fine. A list of characters whose order is that of a
-    set fails: Python orders sets anew in each process.
+    The tokenizer encodes pieces of train_text, and the ids must be those of train_ids
+    at the same place; where they are not, one-for-one exchanges, a constant distance
+    and changed text are tried. The fingerprint (SHA-256 of the entries in id order, as
+    compact JSON) is compared with the one in each file that carries one: a .safetensors
+    header, a .pt dictionary, a card or a tokenizer in JSON. The tokenizer must not be
+    larger than the embedding has rows; a larger embedding (padded to a multiple of 64)
+    is fine. A list of characters whose order is that of a set fails: Python orders sets
+    anew in each process.
 
 What it cannot see
-    A checkpoint without a fingerprint may belong to any tokenizer of its size: that is a warning.
-    Without the table of entries (compiled subword tokenizers) only ids and text can be compared.
-    Merge rules: two subword tokenizers with equal entries may still split text differently.
+    A checkpoint without a fingerprint may belong to any tokenizer of its size: that is
+    a warning. Without the table of entries (compiled subword tokenizers) only ids and
+    text can be compared. Merge rules: two subword tokenizers with equal entries may
+    still split text differently.
 
 Break it
     python -m exercises.break_fingerprint
@@ -94,7 +97,7 @@ def run(probe: Probe) -> CheckResult:
             pipeline.train_text,
             pipeline.train_ids,
             files,
-            probe.embedding_rows or probe.vocab_size,
+            probe.usable_vocab_size,
         )
     if result is None:
         raise MissingPartError(
@@ -231,7 +234,7 @@ def _judge_recorded(
 
 def _differs(reader: TokenizerReader, name: str, found: str) -> CheckResult:
     return _failure(
-        "differs",
+        "fingerprint.differs",
         say(
             "{name} was made with another tokenizer: fingerprint {found}..., not {known}...",
             name=name,
@@ -298,10 +301,10 @@ def _compare(
         return None
     if agreement["share"] < ALIGNED_SHARE and _lies_elsewhere(true, ids):
         return None  # a start token, or ids of another part of the text
-    word, cause = _read_disagreement(reader, sample, stored, agreement)
+    reason, cause = _read_disagreement(reader, sample, stored, agreement)
     first = next(i for i, (a, b) in enumerate(zip(true, stored, strict=True)) if a != b)
     return _failure(
-        word,
+        reason,
         say(
             "train_ids were made with another tokenizer: {share} of the ids of train_text differ",
             share=1 - agreement["share"],
@@ -348,13 +351,13 @@ def _read_disagreement(
     distance, exchanged = agreement["distance"], agreement["exchanged"]
     if distance is not None:
         more, count = ("before", distance) if distance > 0 else ("missing before", -distance)
-        return "offset_ids", say(
+        return "fingerprint.offset_ids", say(
             "{count} entries stood {more} the first one when the ids were made",
             count=count,
             more=more,
         )
     if exchanged is not None:
-        return "order_differs", say(
+        return "fingerprint.order_differs", say(
             "the same entries in another order ({exchanged} of them moved), as set() gives them",
             exchanged=exchanged,
         )
@@ -366,15 +369,17 @@ def _read_disagreement(
             continue
         length = min(len(changed), len(stored), 500)
         if length and changed[:length] == stored[:length]:
-            return "other_text", say("the ids were made from a changed text: {name}", name=name)
-    return "ids_differ", None
+            return "fingerprint.other_text", say(
+                "the ids were made from a changed text: {name}", name=name
+            )
+    return "fingerprint.ids_differ", None
 
 
 def _judge_size(reader: TokenizerReader, rows: int | None) -> CheckResult | None:
     if rows is None or reader.size is None or reader.size <= rows:
         return None
     return _failure(
-        "model_too_small",
+        "fingerprint.model_too_small",
         say(
             "the tokenizer has {size} entries, and the model has rows for {rows}",
             size=reader.size,
@@ -400,7 +405,7 @@ def _judge_order(reader: TokenizerReader, text: str | None) -> CheckResult | Non
     numbers = {"sorted": False, "vocab_size": len(chars)}
     if chars == list(set(text)):
         return _failure(
-            "order_from_set",
+            "fingerprint.order_from_set",
             say("the characters stand in the order of a set, which is another one in each process"),
             measured=say("chars == list(set(train_text))"),
             expected=say("an order that comes back, such as sorted(set(text))"),
@@ -467,7 +472,7 @@ class _ListedEntries:
         return "".join(self.chars[i] for i in ids)
 
 
-def _failure(word: str, claim: Text, **fields: Any) -> CheckResult:
+def _failure(reason: str, claim: Text, **fields: Any) -> CheckResult:
     return CheckResult(
-        check="fingerprint", status=Status.FAIL, reason=f"fingerprint.{word}", claim=claim, **fields
+        check="fingerprint", status=Status.FAIL, reason=reason, claim=claim, **fields
     )

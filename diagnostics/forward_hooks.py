@@ -43,6 +43,7 @@ GROWTH_FAIL = 1e6  # float16 ends at 6.6e4, and no norm can hide this
 NORM_LIMIT = 0.05  # LayerNorm and RMSNorm measured: 7e-6 and less, in bfloat16 2e-3
 COLLAPSED = 1e-6  # spread between tokens over size; measured: 0.98, 24 post-norm blocks 0.07
 DEAD_SHARE_MAX = 0.5  # fresh ReLU layers measured: 0 with 256 tokens
+TOKENS_MAX = 1024  # a quarter of a second in a model of 10 million parameters
 LOGITS_MAX = 20_000_000  # 80 MB in float32
 DEAD_TOKENS_MIN = 64  # with fewer tokens a unit may be 0 for all of them by chance
 
@@ -138,7 +139,8 @@ def watch_forward(probe: Probe, model: nn.Module, batch: Batch) -> Watched:
 def _affordable(probe: Probe) -> Batch:
     """Return the batch with as many rows as fit: every module's output is kept for a moment."""
     batch = probe.batch
-    rows = max(1, LOGITS_MAX // (batch.inputs.shape[1] * probe.vocab_size))
+    T = batch.inputs.shape[1]
+    rows = max(1, min(TOKENS_MAX // T, LOGITS_MAX // (T * probe.vocab_size)))
     mask = None if batch.attention_mask is None else batch.attention_mask[:rows]
     return Batch(batch.inputs[:rows], batch.targets[:rows], mask, batch.source)
 
@@ -210,13 +212,7 @@ def _bad_module(watched: Watched, faults: list[Call]) -> CheckResult:
     inf = sum(int(t.isinf().sum()) for t in call.outputs)
     largest = max((_largest(t) for t in call.inputs), default=0.0)
     around = call.path.rpartition(".")[0] or "the model itself"
-    made = (
-        say("its input is finite (largest {size}), so it is made here", size=largest)
-        if not inputs_bad
-        else say(
-            "its input already holds {n}, made in {around} before it", n=inputs_bad, around=around
-        )
-    )
+    made = _made_where(inputs_bad, largest, around)
     return _result(
         Status.FAIL,
         "non_finite",
@@ -255,6 +251,14 @@ def _bad_module(watched: Watched, faults: list[Call]) -> CheckResult:
     )
 
 
+def _made_where(inputs_bad: int, largest: float, around: str) -> Text:
+    if not inputs_bad:
+        return say("its input is finite (largest {size}), so it is made here", size=largest)
+    return say(
+        "its input already holds {n}, made in {around} before it", n=inputs_bad, around=around
+    )
+
+
 def _causes_of(call: Call, inputs_bad: int, nan: int, inf: int, largest: float) -> tuple[Text, ...]:
     dtype = next((t.dtype for t in call.outputs if t.is_floating_point()), torch.float32)
     limit = torch.finfo(dtype).max
@@ -266,14 +270,37 @@ def _causes_of(call: Call, inputs_bad: int, nan: int, inf: int, largest: float) 
                 largest=largest,
             ),
         )
-    if inputs_bad and nan:
-        return (
-            say("a softmax over a row in which everything is masked with -inf is 0 / 0"),
-            say("inf - inf or 0 * inf between two modules, such as a hidden value times a mask"),
-        )
+    if inputs_bad:
+        return _causes_in_between(call)
     if nan and not inputs_bad:
         return (
             say("the root, the logarithm or the power of a negative number, or 0 / 0, inside it"),
+        )
+    return ()
+
+
+def _causes_in_between(call: Call) -> tuple[Text, ...]:
+    """Read the pattern of what a module was given: infinities, or NaN in whole positions."""
+    read = next(t for t in call.inputs if t.is_floating_point() and _count_bad(t))
+    around = call.path.rpartition(".")[0] or "the model itself"
+    if bool(read.isinf().any()):
+        return (
+            say(
+                "an exp, a power or a product in {around} is larger than {dtype} can hold",
+                around=around,
+                dtype=str(read.dtype).removeprefix("torch."),
+            ),
+        )
+    places = read.isnan().flatten(0, -2) if read.ndim > 1 else read.isnan()[None]  # (B * T, C)
+    hit = places.any(dim=1)
+    if bool((places.all(dim=1) == hit).all()) and not bool(hit.all()):
+        return (
+            say(
+                "a softmax over nothing: at {count} of {all} positions everything is masked with "
+                "-inf, and 0 / 0 is NaN",
+                count=int(hit.sum()),
+                all=len(hit),
+            ),
         )
     return ()
 
@@ -559,10 +586,15 @@ def _count_bad(tensor: Tensor) -> int:
 
 
 def _largest(tensor: Tensor) -> float:
+    """Return the largest finite value in size, 0 where there is none."""
     if not tensor.is_floating_point() or tensor.numel() == 0:
         return 0.0
-    finite = tensor.detach()[tensor.isfinite()]
-    return float(finite.abs().max()) if finite.numel() else 0.0
+    sizes = tensor.detach().abs()
+    largest = float(sizes.max())  # NaN and inf come through; masking them costs ten times as much
+    if math.isfinite(largest):
+        return largest
+    finite = sizes[sizes.isfinite()]
+    return float(finite.max()) if finite.numel() else 0.0
 
 
 def _is_float(call: Call) -> bool:

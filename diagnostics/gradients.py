@@ -42,8 +42,9 @@ from diagnostics._text import Text, say
 # Jitters for the second look: the larger ones make other experts win and wake dead ReLUs.
 SECOND_LOOKS = (JITTER_STD, 0.1, 0.5, 1.0, 2.0, 4.0, 4.0, 4.0)
 TRUTH_GAP_MAX = 1e-3  # relative, of one parameter; a wrong backward is off by 0.01 to 1
-ROUNDING = 1e-5  # of the whole slope; healthy models measured: at most 2e-8
-STEP = 1e-5  # about eps ** (1/3), the best step of a central difference
+# Step and rounding of the whole slope. 1e-5 is about eps ** (1/3), the best step of a central
+# difference; healthy models measured: 2e-8. The second is for models that cast to float32 inside.
+STEPS = ((1e-5, 1e-5), (1e-2, 3e-2))
 DEPTH_RATIO_MAX = 1e4  # healthy fresh blocks of 2 to 48 layers: at most 60
 
 
@@ -109,8 +110,11 @@ def run(probe: Probe) -> CheckResult:
     gaps = measure_truth(probe)
     numbers["truth_gap"] = None if gaps is None else max(gaps.values(), default=0.0)
     wrong = {name: gap for name, gap in (gaps or {}).items() if not gap <= TRUTH_GAP_MAX}
-    if wrong:
+    flat = sorted(name for name, gap in wrong.items() if gap == math.inf)
+    if len(wrong) > len(flat):
         return _wrong_value(wrong, len(gaps or {}), numbers)
+    if flat:
+        return _straight_through(flat, numbers)
     return _by_design(probe, gradients, numbers)
 
 
@@ -170,8 +174,9 @@ def measure_truth(probe: Probe) -> dict[str, float] | None:
     """Return how far each parameter's derivative is from a finite difference, relative.
 
     One step along a random direction in all parameters at once; only if that disagrees, one
-    parameter after the other. In float64, on rows in which tokens repeat. None where the model
-    has no float64 or does not give the same loss twice.
+    parameter after the other. In float64, on rows in which tokens repeat. Infinite where the loss
+    does not move at all although there is a gradient, as behind a rounding. None where the model
+    has no float64, does not give the same loss twice, or rounds too much inside.
     """
     with _truth_model(probe) as (model, loss_now):
         if loss_now is None:
@@ -181,18 +186,25 @@ def measure_truth(probe: Probe) -> dict[str, float] | None:
         directions = _directions(probe, model, trained)
         told = {name: _along(p, directions[name]) for name, p in trained.items()}
         size = math.sqrt(sum(value**2 for value in told.values()))
-        floor = ROUNDING * size + 1e-10
-        fine, rough = _slopes(trained, directions, loss_now)
-        if abs(fine - sum(told.values())) <= floor:
-            return dict.fromkeys(trained, 0.0)
-        gaps = {}
-        for name, parameter in trained.items():
-            fine, rough = _slopes({name: parameter}, directions, loss_now)
-            gap = abs(fine - told[name])
-            # a slope that depends on the step stands on a kink, and says nothing
-            certain = gap > floor and gap > 10 * abs(fine - rough)
-            gaps[name] = gap / max(abs(fine), abs(told[name])) if certain else 0.0
-    return gaps
+        for step, rounding in STEPS:
+            floor = rounding * size + 1e-10
+            fine, rough = _slopes(trained, directions, loss_now, step)
+            if abs(fine - sum(told.values())) <= floor:
+                return dict.fromkeys(trained, 0.0)
+            if abs(fine - rough) <= floor:
+                return {
+                    name: _gap(told[name], *_slopes({name: p}, directions, loss_now, step), floor)
+                    for name, p in trained.items()
+                }
+    return None
+
+
+def _gap(told: float, fine: float, rough: float, floor: float) -> float:
+    gap = abs(fine - told)
+    # a slope that depends on the step stands on a kink, and says nothing
+    if not gap > floor or not gap > 10 * abs(fine - rough):
+        return 0.0
+    return math.inf if fine == rough == 0.0 else gap / max(abs(fine), abs(told))
 
 
 def measure_influence(probe: Probe, names: set[str]) -> dict[str, float]:
@@ -202,7 +214,9 @@ def measure_influence(probe: Probe, names: set[str]) -> dict[str, float]:
             return {}
         wanted = {n: p for n, p in model.named_parameters() if n in names}
         directions = _directions(probe, model, wanted)
-        return {n: abs(_slopes({n: p}, directions, loss_now)[0]) for n, p in wanted.items()}
+        return {
+            n: abs(_slopes({n: p}, directions, loss_now, STEPS[0][0])[0]) for n, p in wanted.items()
+        }
 
 
 @contextmanager
@@ -254,17 +268,18 @@ def _slopes(
     parameters: Mapping[str, Tensor],
     directions: Mapping[str, Tensor],
     loss_now: Callable[[], Tensor],
+    step: float,
 ) -> tuple[float, float]:
-    """Return central differences along the directions, with a small and a larger step."""
+    """Return central differences along the directions, with a step and one four times larger."""
     originals = {name: parameter.clone() for name, parameter in parameters.items()}
     slopes = []
-    for step in (STEP, 4 * STEP):
+    for length in (step, 4 * step):
         losses = []
-        for signed in (step, -step):
+        for signed in (length, -length):
             for name, parameter in parameters.items():
                 parameter.copy_(originals[name]).add_(directions[name], alpha=signed)
             losses.append(float(loss_now()))
-        slopes.append((losses[0] - losses[1]) / (2 * step))
+        slopes.append((losses[0] - losses[1]) / (2 * length))
     for name, parameter in parameters.items():
         parameter.copy_(originals[name])
     return slopes[0], slopes[1]
@@ -396,21 +411,7 @@ def _absent(
     missing = [name for name in gradients.missing if name in absent]
     named = missing or [name for name in gradients.zero if name in absent]
     influence = measure_influence(probe, set(named[:8]))
-    largest = max(influence.values(), default=0.0)
     numbers |= {"absent": sorted(absent), "influence": influence}
-    causes: tuple[Text, ...] = ()
-    if largest > 1e-9:
-        causes = (
-            say(
-                "the loss moves with {name} (slope {slope}), so its graph is cut: .detach(), "
-                ".data, .item(), numpy, no_grad, or a reentrant checkpoint whose inputs need no "
-                "gradient",
-                name=max(influence, key=lambda name: influence[name]),
-                slope=largest,
-            ),
-        )
-    elif influence:
-        causes = (say("the loss does not move with it either: its output is not used in forward"),)
     total = len(gradients.norms) + len(gradients.missing)
     return CheckResult(
         check="gradients",
@@ -429,13 +430,30 @@ def _absent(
         ),
         expected=say("a gradient that is not zero in at least one of them"),
         where=say("first is {name}", name=named[0]),
-        causes=causes,
+        causes=_causes_of_absence(influence),
         next_step=say(
             "follow the output of {name} through forward to the loss; freeze it with "
             "requires_grad_(False) if it is not meant to be trained",
             name=named[0],
         ),
         numbers=numbers,
+    )
+
+
+def _causes_of_absence(influence: Mapping[str, float]) -> tuple[Text, ...]:
+    """The loss moves with the parameter: cut; it does not: unused; unknown: no cause."""
+    if not influence:
+        return ()
+    strongest = max(influence, key=lambda name: influence[name])
+    if not influence[strongest] > 1e-9:
+        return (say("the loss does not move with it either: its output is not used in forward"),)
+    return (
+        say(
+            "the loss moves with {name} (slope {slope}), so its graph is cut: .detach(), .data, "
+            ".item(), numpy, no_grad, or a reentrant checkpoint whose inputs need no gradient",
+            name=strongest,
+            slope=influence[strongest],
+        ),
     )
 
 
@@ -467,7 +485,7 @@ def _unused_expert(names: list[str], numbers: dict[str, Any]) -> CheckResult:
 
 
 def _wrong_value(wrong: dict[str, float], judged: int, numbers: dict[str, Any]) -> CheckResult:
-    worst = max(wrong, key=lambda name: wrong[name])
+    worst = max(wrong, key=lambda name: wrong[name] if math.isfinite(wrong[name]) else 0.0)
     return CheckResult(
         check="gradients",
         status=Status.FAIL,
@@ -499,6 +517,24 @@ def _wrong_value(wrong: dict[str, float], judged: int, numbers: dict[str, Any]) 
             name=worst,
         ),
         numbers={**numbers, "wrong": wrong},
+    )
+
+
+def _straight_through(flat: list[str], numbers: dict[str, Any]) -> CheckResult:
+    return CheckResult(
+        check="gradients",
+        status=Status.WARN,
+        reason="gradients.straight_through",
+        claim=say(
+            "{name} gets a gradient, although the loss does not move when it moves a little",
+            name=flat[0],
+        ),
+        measured=say("slope exactly 0 for {count} parameters", count=len(flat)),
+        expected=say("a slope that is the gradient"),
+        where=say("first is {name}", name=flat[0]),
+        causes=(say("weights are rounded (quantised) with a straight-through gradient"),),
+        next_step=say("nothing to mend if the rounding is meant"),
+        numbers={**numbers, "flat": flat},
     )
 
 

@@ -28,7 +28,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +42,7 @@ from diagnostics._loss_readings import (
     is_healthy,
     without,
 )
+from diagnostics._loss_verdicts import MISMATCH, VERDICTS
 from diagnostics._pipeline import Pipeline
 from diagnostics._probe import JITTER_STD, Batch, MissingPartError, Probe
 from diagnostics._result import CheckResult, Status
@@ -78,6 +79,9 @@ def run(probe: Probe) -> CheckResult:
         if _returns_plain_number(probe):
             return _wrong_gradient(math.inf, {})
         raise MissingPartError("forward", why="the model returns logits but no loss of its own")
+    stray = _stray_target(probe)
+    if stray is not None:
+        return stray
     try:
         cases = measure_cases(probe)
     except _NotScalarError as error:
@@ -270,231 +274,11 @@ def _read_by_other_targets(probe: Probe, cases: list[Case]) -> list[Reading]:
 # ---- verdicts ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Verdict:
-    claim: str
-    cause: str
-    next_step: str
-    status: Status = Status.FAIL
-
-
-_NEXT = "compare with functional.cross_entropy(logits.flatten(0, 1), targets.flatten())"
-_PAIRS = "pair logits[:, t] with the token at t + 1: shift in the loader or in the model, once"
-_IN_LOADER = (
-    "set the targets of padding to {ignore} in the loader, or pass ignore_index to the loss"
-)
-_VERDICTS = {
-    "not_shifted": _Verdict(
-        "the loss scores each position against its own input token, not the next one",
-        "neither the batch nor the model shifts, or the loss reads the inputs as targets",
-        _PAIRS,
-    ),
-    "shifted_twice": _Verdict(
-        "the loss scores each position against the token two ahead, not the next one",
-        'loader and model both shift; a model that is meant to needs labels="same" to be declared',
-        _PAIRS,
-    ),
-    "shifted_backward": _Verdict(
-        "the loss scores each position against the token before it",
-        "logits[:, 1:] meets targets[:, :-1]: the slices are exchanged",
-        _PAIRS,
-    ),
-    "last_target_dropped": _Verdict(
-        "the last target of every row is not scored",
-        "the loss takes its targets from inputs[:, 1:], or cuts one position too many",
-        _PAIRS,
-    ),
-    "first_target_dropped": _Verdict(
-        "the first target of every row is not scored", "a slice starts one too late", _PAIRS
-    ),
-    "last_position_only": _Verdict(
-        "only the last position of each row is scored",
-        "logits[:, -1] is what generation needs; training needs every position",
-        "compute the loss before the logits are cut to the last position",
-    ),
-    "first_position_only": _Verdict(
-        "only the first position of each row is scored", "an index 0 stands for a slice", _NEXT
-    ),
-    "wrapped_target": _Verdict(
-        "the last position of each row is scored against the row's first token",
-        "targets are made with roll(-1), which carries the first token round to the end",
-        "cut instead of rolling: logits[:, :-1] with targets[:, 1:]",
-    ),
-    "double_softmax": _Verdict(
-        "the logits pass through softmax before cross-entropy, which applies it again",
-        "probabilities are handed to a loss that expects raw scores",
-        "hand the head's raw output to cross_entropy",
-    ),
-    "probabilities_returned": _Verdict(
-        "the model returns probabilities in place of logits; its loss takes their log rightly",
-        "softmax is the last layer of the model",
-        "make sure that nothing after the model applies softmax again",
-        Status.WARN,
-    ),
-    "summed": _Verdict(
-        "the loss is the sum over all scored targets, not their mean",
-        'reduction="sum"',
-        'use reduction="mean", or divide by the number of scored targets',
-    ),
-    "summed_over_time": _Verdict(
-        "the loss is a sum over time and a mean over rows only",
-        "the sum is divided by the batch size",
-        "divide by the number of scored targets",
-    ),
-    "summed_over_rows": _Verdict(
-        "the loss is a sum over rows and a mean over time only",
-        "the sum is divided by the length",
-        "divide by the number of scored targets",
-    ),
-    "denominator_counts_ignored": _Verdict(
-        "the loss is divided by all positions, although the ignored ones add nothing",
-        "(loss * mask).mean() in place of (loss * mask).sum() / mask.sum()",
-        "divide by the number of scored targets",
-    ),
-    "mean_of_row_means": _Verdict(
-        "the loss is a mean of row means: a token in a short row counts more than in a long one",
-        "the mean is taken per row first, and then over rows",
-        "sum over all scored targets, then divide by their number",
-    ),
-    "ignored_counted": _Verdict(
-        "targets set to ignore_index still change the loss",
-        "the loss and the loader do not agree on the value that marks an ignored target",
-        "pass ignore_index to the loss, and the same value as Pipeline(ignore_index=...)",
-    ),
-    "ignores_real_token": _Verdict(
-        "targets with token id {parameter} are not scored at all",
-        "ignore_index={parameter} in the loss collides with a real token",
-        "use -100 for ignored targets; if the id is padding, declare pad_id={parameter}",
-    ),
-    "padding_counted": _Verdict(
-        "{parameter} targets of the batch are padding after padding, and the loss counts them",
-        "the targets hold the pad id where they should hold ignore_index",
-        _IN_LOADER,
-    ),
-    "flattened_in_another_order": _Verdict(
-        "logits and targets are flattened in different orders: positions meet foreign targets",
-        "a transpose or permute is missing before reshape(-1, V)",
-        "flatten (B, T, V) logits with flatten(0, 1), and (B, T) targets with flatten()",
-    ),
-    "arguments_swapped": _Verdict(
-        "prediction and truth have changed places in the cross-entropy",
-        "a hand-written cross-entropy takes its two arguments in the other order",
-        _NEXT,
-    ),
-    "no_log": _Verdict(
-        "the loss is the negative probability of the target, without a logarithm",
-        "nll_loss is given softmax where it expects log_softmax",
-        _NEXT,
-    ),
-    "not_normalised": _Verdict(
-        "the loss is the negative raw logit of the target: pushing all logits up lowers it",
-        "nll_loss is given logits where it expects log_softmax",
-        _NEXT,
-    ),
-    "squared_error": _Verdict(
-        "the loss is the mean squared error against one-hot targets",
-        "a regression loss stands where cross-entropy belongs",
-        _NEXT,
-    ),
-    "binary": _Verdict(
-        "the loss is a mean of V separate binary cross-entropies",
-        "binary_cross_entropy stands where cross_entropy belongs",
-        _NEXT,
-    ),
-    "error_rate": _Verdict(
-        "the loss is the share of wrong predictions, which has no gradient",
-        "a metric is returned in place of the loss",
-        _NEXT,
-    ),
-    "perplexity": _Verdict(
-        "the loss is exp(cross-entropy), the perplexity",
-        "exp is applied inside the model",
-        "return the cross-entropy; take exp of its mean where it is printed",
-    ),
-    "sign_flipped": _Verdict(
-        "the loss has the opposite sign: training makes the model worse",
-        "a minus is missing or doubled in a hand-written cross-entropy",
-        _NEXT,
-    ),
-    "base_two": _Verdict(
-        "the loss is in bits, not in nats",
-        "log2 in place of log",
-        "return nats; divide by ln 2 where bits are printed",
-    ),
-    "divided": _Verdict(
-        "the loss is the cross-entropy divided by {parameter}",
-        "a division for accumulation over micro-batches sits inside the model",
-        "divide in the training loop, where the micro-batches are counted",
-    ),
-    "multiplied": _Verdict(
-        "the loss is the cross-entropy times {parameter}",
-        "a constant factor is applied inside the model",
-        "return the mean cross-entropy itself",
-    ),
-    "clamped": _Verdict(
-        "the loss is cut off at {parameter}: where it is larger it has no gradient",
-        "clamp(max=...) on the loss in place of clipping the gradients",
-        "remove the clamp; clip gradients with clip_grad_norm_",
-    ),
-    "probability_floor": _Verdict(
-        "the loss is -log(p + e) with e = exp(-{parameter}): confident mistakes are not punished",
-        "a small constant inside the logarithm, to avoid log(0)",
-        "use cross_entropy on logits, which needs no such constant",
-        Status.WARN,
-    ),
-    "temperature": _Verdict(
-        "the loss is computed from the logits times {parameter}, not from the logits returned",
-        "a temperature or scale is applied on one of the two paths only",
-        "compute the loss from the logits that are returned",
-    ),
-    "label_smoothing": _Verdict(
-        "the loss includes label smoothing of {parameter}",
-        "label_smoothing is set; its loss cannot reach 0 and is not comparable with others",
-        "evaluate without it; nothing to mend if it is meant",
-        Status.WARN,
-    ),
-    "z_loss": _Verdict(
-        "the loss includes a z-loss: {parameter} * logsumexp(logits)**2",
-        "a penalty on the normaliser is added, usually on purpose",
-        "evaluate without it; nothing to mend if it is meant",
-        Status.WARN,
-    ),
-    "entropy_term": _Verdict(
-        "the loss includes {parameter} times the entropy of the prediction",
-        "a confidence penalty is added, usually on purpose",
-        "evaluate without it; nothing to mend if it is meant",
-        Status.WARN,
-    ),
-    "extra_term": _Verdict(
-        "the loss is the cross-entropy plus {parameter}, which no target changes",
-        "an auxiliary term is added, such as load balancing or a weight penalty",
-        "report the cross-entropy separately; nothing to mend if the term is meant",
-        Status.WARN,
-    ),
-    "targets_dropped": _Verdict(
-        "a share of {parameter} of the targets has no influence on the loss",
-        "a slice or a mask leaves positions or rows out",
-        _NEXT,
-    ),
-    "ignores_targets": _Verdict(
-        "the loss stays the same when the targets are exchanged",
-        "the targets are overwritten, or the loss reads something else",
-        _NEXT,
-    ),
-    "differs_when_large": _Verdict(
-        "the loss is right at ordinary weights and differs when it is large",
-        "a clamp, a floor or a rounding acts on large losses",
-        _NEXT,
-    ),
-}
-_MISMATCH = _Verdict("the reported loss is not the cross-entropy of the logits", "", _NEXT)
-
-
 def _judge(
     readings: list[Reading], cases: list[Case], numbers: dict[str, object], probe: Probe
 ) -> CheckResult:
     reading = readings[0] if readings else Reading("mismatch")
-    verdict = _VERDICTS.get(reading.reason, _MISMATCH)
+    verdict = VERDICTS.get(reading.reason, MISMATCH)
     status = verdict.status
     if reading.reason == "ignored_counted" and not _own_batch_ignores(cases):
         status = Status.WARN  # nothing in the own data is ignored
@@ -502,9 +286,9 @@ def _judge(
     off = [case for case in cases if not case.fits(case.reference)] or cases[-1:]
     causes = [Text(verdict.cause, facts)] if verdict.cause else []
     causes += [
-        say("the same number also fits: {other}", other=Text(_VERDICTS[r.reason].cause, facts))
+        say("the same number also fits: {other}", other=Text(VERDICTS[r.reason].cause, facts))
         for r in readings[1:]
-        if r.reason in _VERDICTS
+        if r.reason in VERDICTS
     ]
     return CheckResult(
         check="loss",
@@ -641,6 +425,38 @@ def _returns_plain_number(probe: Probe) -> bool:
             return False
     parts = raw.values() if isinstance(raw, Mapping) else raw
     return isinstance(parts, Iterable) and any(isinstance(part, float) for part in parts)
+
+
+def _stray_target(probe: Probe) -> CheckResult | None:
+    """A target that is neither a token nor ignore_index: data and loss mark ignored ones apart."""
+    if probe.batch.source == "synthetic":
+        return None
+    targets, ignore = probe.batch.targets, probe.pipeline.ignore_index
+    stray = (targets != ignore) & (targets < 0)
+    if not bool(stray.any()):
+        return None
+    row, position = (int(i) for i in torch.nonzero(stray)[0])
+    return CheckResult(
+        check="loss",
+        status=Status.FAIL,
+        reason="loss.unknown_mark",
+        claim=say(
+            "{count} targets of the batch are {value}, which is no token and not the ignore_index "
+            "{ignore}",
+            count=int(stray.sum()),
+            value=int(targets[row, position]),
+            ignore=ignore,
+        ),
+        measured=say("target {value}", value=int(targets[row, position])),
+        expected=say("a token id, or {ignore}", ignore=ignore),
+        where=say("first is row {row}, position {position}", row=row, position=position),
+        causes=(say("the loader and the loss mark ignored targets with different numbers"),),
+        next_step=say(
+            "use one mark in both; Pipeline(ignore_index={value}) if the loss knows this one",
+            value=int(targets[row, position]),
+        ),
+        numbers={"stray": int(stray.sum())},
+    )
 
 
 class _NotScalarError(Exception):

@@ -102,14 +102,24 @@ class Curve:
     accuracies: list[float] = field(default_factory=list)
     reported: list[float] = field(default_factory=list)  # the model's own loss, train mode
     not_finite_at: int | None = None  # the first step whose loss is not a number
+    gave_up: bool = False  # nothing had moved for PATIENCE steps
 
     @property
     def rank(self) -> tuple[bool, float, float]:
         """Order of success among attempts."""
         return (self.not_finite_at is None, self.accuracies[-1], -self.losses[-1])
 
+    @property
+    def bound(self) -> float | None:
+        """The value that the model's own loss takes again and again, whatever the honest one is."""
+        pairs = list(zip(self.reported, self.losses, strict=True))[1:]
+        again = [own for own, honest in pairs if abs(own - honest) > 1e-3]
+        return next((own for own in again if again.count(own) >= 3), None)
+
     def still_falls(self, floor: float) -> bool:
-        """Whether the second half made visible progress that had not ended."""
+        """Whether the second half still made visible progress when the steps were up."""
+        if self.gave_up:
+            return False
         half = self.losses[len(self.losses) // 2]
         return half - self.losses[-1] > 0.05 * max(half - floor, 1e-9)
 
@@ -183,7 +193,11 @@ def measure_curve(
 ) -> Curve:
     """Train until everything learnable is learnt, nothing moves any more, or the steps are up."""
     curve = Curve(rate)
-    with probe.seeded("overfit"), probe.model(train=True, fresh=True) as model:
+    with (
+        probe.seeded("overfit"),
+        torch.enable_grad(),
+        probe.model(train=True, fresh=True) as model,
+    ):
         parameters = [p for p in model.parameters() if p.requires_grad]
         optimizer = make_optimizer(model) if make_optimizer else _adamw(parameters, rate)
         with without_dropout(model):
@@ -199,7 +213,8 @@ def measure_curve(
                 if step % LOOK_EVERY == 0 or step == probe.overfit_steps:
                     _look(probe, model, batch, curve, step, pending)
                     pending = []
-                    if _is_over(curve, limits):
+                    curve.gave_up = _has_stalled(curve, limits)
+                    if curve.not_finite_at or curve.gave_up or _is_memorised(curve, limits):
                         break
     return curve
 
@@ -265,9 +280,8 @@ def _is_memorised(curve: Curve, limits: Limits) -> bool:
     return enough and curve.losses[-1] <= loss_max
 
 
-def _is_over(curve: Curve, limits: Limits) -> bool:
-    if curve.not_finite_at is not None or _is_memorised(curve, limits):
-        return True
+def _has_stalled(curve: Curve, limits: Limits) -> bool:
+    """Whether neither loss nor accuracy has moved visibly for PATIENCE steps."""
     before = [n for n, step in enumerate(curve.steps) if step <= curve.steps[-1] - PATIENCE]
     if not before:
         return False
@@ -340,6 +354,8 @@ def _explain(curve: Curve, limits: Limits, trainable: int, frozen: int) -> _Verd
         return _diverged(
             say("the loss stops being a number at step {step}", step=curve.not_finite_at)
         )
+    if curve.bound is not None:
+        return _loss_is_bounded(curve, curve.bound)
     own_first, own_last = curve.reported[0], curve.reported[-1]
     if own_last < own_first - 0.5 * abs(own_first) and last > first - 0.25 * way:
         return _other_target(curve)
@@ -387,6 +403,20 @@ def _no_progress(curve: Curve, limits: Limits, way: float) -> _Verdict:
         ),
         (),
         say("print the norm of each parameter's gradient, and its change over one step"),
+    )
+
+
+def _loss_is_bounded(curve: Curve, bound: float) -> _Verdict:
+    return (
+        "overfit.loss_is_bounded",
+        Status.FAIL,
+        say(
+            "the model's own loss stops at exactly {bound}, while its predictions score {honest}",
+            bound=bound,
+            honest=curve.losses[-1],
+        ),
+        (say("the loss is clamped: beyond its bound it has no gradient, and nothing is learnt"),),
+        say("return the cross-entropy itself; to limit the steps, clip the gradient instead"),
     )
 
 
@@ -482,6 +512,15 @@ def _incomplete(curve: Curve, limits: Limits, trainable: int, frozen: int) -> _V
         causes.append(say("too few steps: the loss was still falling at the end"))
     if frozen:
         causes.append(say("{frozen} numbers of the model are frozen", frozen=frozen))
+    if curve.reported[-1] > curve.losses[-1] + 0.25 * (curve.losses[0] - curve.losses[-1]):
+        causes.append(
+            say(
+                "training is noisier than eval mode (loss {train} against {quiet}): dropout that "
+                "is written into forward",
+                train=curve.reported[-1],
+                quiet=curve.losses[-1],
+            )
+        )
     if trainable < 4 * limits.count:
         causes.append(
             say(

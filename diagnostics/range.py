@@ -1,22 +1,23 @@
-"""Range: every token id is a whole number from 0 to V - 1, in the data, batches and targets.
+"""Range: every token id is a whole number from 0 to V - 1, in data, batches and targets.
 
 Why it matters
-    An id of V or more is an index error on the CPU and an opaque device-side assert on a GPU. A
-    negative one may count from the end of a table. And ids that were stored in a type too small
-    wrap round: they are all in range, and mean other tokens.
+    An id of V or more is an index error on the CPU and an opaque device-side assert on
+    a GPU. A negative one may count from the end of a table. And ids that were stored in
+    a type too small wrap round: they are all in range, and mean other tokens.
 
 How it is measured
-    All of train_ids and val_ids, one batch (targets without ignore_index), the special ids, and
-    what the tokenizer makes of train_text, against V: the vocabulary, or the rows of the token
-    embedding where those are fewer. The first bad id is named with its position and the count.
-    The type must be whole-numbered and hold V. Ids out of range are read again as other types
-    (two ids in one, swapped bytes, a float's bits); ids in range are searched for the traces of
-    such mistakes: a zero in every second place, or ids that equal the true ones modulo 256 or
-    65,536.
+    All of train_ids and val_ids, one batch (targets without ignore_index), the special
+    ids, and what the tokenizer makes of train_text, against V: the vocabulary, or the
+    rows of the token embedding where those are fewer. The first bad id is named with
+    its position and the count. The type must be whole-numbered and hold V. Ids out of
+    range are read again as other types (two ids in one, swapped bytes, a float's bits);
+    ids in range are searched for the traces of such mistakes: a zero in every second
+    place, or ids that equal the true ones modulo 256 or 65,536.
 
 What it cannot see
-    Ids in range that mean other tokens: that is for `fingerprint`. A wrapped id where neither
-    text and tokenizer nor a crowded 0..255 give it away. Batches that were not drawn.
+    Ids in range that mean other tokens: that is for `fingerprint`. A wrapped id where
+    neither text and tokenizer nor a crowded 0..255 give it away. Batches that were not
+    drawn.
 
 Break it
     python -m exercises.break_range
@@ -59,7 +60,9 @@ def check_range(
     if vocab_size < 1:
         raise ValueError(f"vocab_size must be at least 1, got {vocab_size}")
     if ids.numel() == 0:
-        return _failure("empty", say("{name} holds no id at all", name=name), numbers={"count": 0})
+        return _failure(
+            "range.empty", say("{name} holds no id at all", name=name), numbers={"count": 0}
+        )
     if ids.dtype.is_floating_point or ids.dtype.is_complex or ids.dtype is torch.bool:
         return _not_integer(ids, name)
     if torch.iinfo(ids.dtype).max < vocab_size - 1:
@@ -232,7 +235,7 @@ def _wrapped_against_text(probe: Probe) -> CheckResult | None:
 def _wrapped(true: Tensor, stored: Tensor, modulus: int) -> CheckResult:
     position = int(torch.nonzero(true != stored)[0])
     return _failure(
-        "wrapped",
+        "range.wrapped",
         say(
             "train_ids are the ids of train_text modulo {modulus}: larger ids became other tokens",
             modulus=modulus,
@@ -261,7 +264,7 @@ def _wrapped(true: Tensor, stored: Tensor, modulus: int) -> CheckResult:
 
 def _out_of_range(ids: Tensor, vocab_size: int, numbers: dict[str, Any], name: str) -> CheckResult:
     position, first = numbers["first_position"], numbers["first_id"]
-    word, causes = _read_bad_ids(ids.flatten(), vocab_size, numbers)
+    reason, causes = _read_bad_ids(ids.flatten(), vocab_size, numbers)
     place = (
         say("position {position}", position=position)
         if ids.ndim == 1
@@ -272,7 +275,7 @@ def _out_of_range(ids: Tensor, vocab_size: int, numbers: dict[str, Any], name: s
         )
     )
     return _failure(
-        word,
+        reason,
         say(
             "{name} hold the id {first} at {place}, outside 0 to {last}",
             name=name,
@@ -289,7 +292,7 @@ def _out_of_range(ids: Tensor, vocab_size: int, numbers: dict[str, Any], name: s
             place=place,
         ),
         causes=causes,
-        next_step=_NEXT[word],
+        next_step=_NEXT[reason],
         numbers={**numbers, "name": name, "vocab_size": vocab_size},
     )
 
@@ -299,25 +302,27 @@ def _read_bad_ids(flat: Tensor, V: int, numbers: dict[str, Any]) -> tuple[str, t
     low, high = numbers["min"], numbers["max"]
     other_type = _read_as_other_type(flat[: 8 * 4096].long(), V)
     if other_type is not None:
-        return "wrong_dtype", (other_type,)
+        return "range.wrong_dtype", (other_type,)
     if low < 0:
         if high < 32_768 < V and low >= -32_768 and low + 65_536 < V:
-            return "negative", (say("ids above 32,767 were stored as signed 16-bit numbers"),)
-        return "negative", _NEGATIVE.get(low, ())
+            return "range.negative", (say("ids above 32,767 were stored as signed 16-bit numbers"),)
+        return "range.negative", _NEGATIVE.get(low, ())
     if high > V:
-        return "too_large", ()
+        return "range.too_large", ()
     from_one = low == 1 and numbers["count"] >= PATTERN_LENGTH_MIN
-    return "equals_vocab_size", (
+    return "range.equals_vocab_size", (
         *((say("ids count from 1 to V instead of from 0 to V - 1"),) if from_one else ()),
         say("a special token was added, and the embedding was not made larger"),
     )
 
 
 _NEXT = {
-    "wrong_dtype": say("read the file with the type that it was written with"),
-    "negative": say("find where a negative number marks a place, and keep it out of these ids"),
-    "equals_vocab_size": say("print(tokenizer.vocab_size, model.config.vocab_size)"),
-    "too_large": say("compare the tokenizer's size with the rows of the embedding"),
+    "range.wrong_dtype": say("read the file with the type that it was written with"),
+    "range.negative": say(
+        "find where a negative number marks a place, and keep it out of these ids"
+    ),
+    "range.equals_vocab_size": say("print(tokenizer.vocab_size, model.config.vocab_size)"),
+    "range.too_large": say("compare the tokenizer's size with the rows of the embedding"),
 }
 _NEGATIVE = {
     -1: (say("-1 marks an unknown or a padded place"),),
@@ -354,7 +359,7 @@ def _traces(flat: Tensor, V: int, numbers: dict[str, Any], name: str) -> CheckRe
     k = has_zero_places(flat)
     if k is not None:
         return _failure(
-            "wrong_dtype",
+            "range.wrong_dtype",
             say("{name} hold a token in one place of {k}, and zeros in the others", name=name, k=k),
             measured=say("{share} of the ids are 0", share=_share_of_zeros(flat)),
             expected=say("a token in every place"),
@@ -364,7 +369,7 @@ def _traces(flat: Tensor, V: int, numbers: dict[str, Any], name: str) -> CheckRe
         )
     if numbers["count"] >= PATTERN_LENGTH_MIN and numbers["min"] == numbers["max"] and V > 1:
         return _warning(
-            "constant",
+            "range.constant",
             say(
                 "all {count} {name} are {id}", count=numbers["count"], name=name, id=numbers["min"]
             ),
@@ -375,7 +380,7 @@ def _traces(flat: Tensor, V: int, numbers: dict[str, Any], name: str) -> CheckRe
         distinct = int(flat[:PIECE_LENGTH].long().unique().shape[0])
         if distinct >= WRAP_DISTINCT_MIN:
             return _warning(
-                "wrapped",
+                "range.wrapped",
                 say("{name} fill 0 to 255 and stop there, in a vocabulary of {V}", name=name, V=V),
                 {**numbers, "distinct": distinct},
                 say("the ids were stored in 8 bits, and larger ones wrapped round"),
@@ -401,7 +406,7 @@ def _not_integer(ids: Tensor, name: str) -> CheckResult:
     flat = ids.flatten()[:PIECE_LENGTH]
     fractions = int((~(flat == flat.round())).sum()) if ids.is_floating_point() else 0
     return _failure(
-        "not_integer",
+        "range.not_integer",
         say(
             "{name} are {dtype}, not whole numbers",
             name=name,
@@ -421,7 +426,7 @@ def _not_integer(ids: Tensor, name: str) -> CheckResult:
 def _small_type(ids: Tensor, vocab_size: int, name: str) -> CheckResult:
     largest = torch.iinfo(ids.dtype).max
     return _failure(
-        "dtype_too_small",
+        "range.dtype_too_small",
         say(
             "{name} are {dtype}, which holds nothing above {largest}, for a vocabulary of {V}",
             name=name,
@@ -437,11 +442,11 @@ def _small_type(ids: Tensor, vocab_size: int, name: str) -> CheckResult:
     )
 
 
-def _warning(word: str, claim: Text, numbers: dict[str, Any], cause: Text) -> CheckResult:
+def _warning(reason: str, claim: Text, numbers: dict[str, Any], cause: Text) -> CheckResult:
     return CheckResult(
         check="range",
         status=Status.WARN,
-        reason=f"range.{word}",
+        reason=reason,
         claim=claim,
         measured=say("{low} to {high}", low=numbers["min"], high=numbers["max"]),
         causes=(cause,),
@@ -450,7 +455,5 @@ def _warning(word: str, claim: Text, numbers: dict[str, Any], cause: Text) -> Ch
     )
 
 
-def _failure(word: str, claim: Text, **fields: Any) -> CheckResult:
-    return CheckResult(
-        check="range", status=Status.FAIL, reason=f"range.{word}", claim=claim, **fields
-    )
+def _failure(reason: str, claim: Text, **fields: Any) -> CheckResult:
+    return CheckResult(check="range", status=Status.FAIL, reason=reason, claim=claim, **fields)

@@ -1,24 +1,26 @@
 """Round trip: decode(encode(text)) is the text, character by character.
 
 Why it matters
-    What the tokenizer drops or changes, no model can learn and no checkpoint can bring back. A
-    tokenizer that lowercases or skips characters makes the loss look better, because less is
-    left to predict.
+    What the tokenizer drops or changes, no model can learn and no checkpoint can bring
+    back. A tokenizer that lowercases or skips characters makes the loss look better,
+    because less is left to predict.
 
 How it is measured
-    Samples of train_text (head, middle, tail, and every distinct character in its surroundings),
-    then probes made only of characters that the tokenizer knows: all of them, doubled, with
-    spaces, tabs and line ends at the start, the end and in a row, and letters with combining
-    marks. A character table is also read entry by entry: encode(chars[i]) is [i] and
-    decode([i]) is chars[i]. A slice of train_ids is decoded and encoded again. What comes back
-    is compared with what the usual faults would make of the text, and the one that fits is named.
-    A tokenizer of characters or bytes that loses anything fails. One of subwords that loses what
-    its vocabulary has no entry for (an uncased one lowercases) gets a warning: that is a design.
+    Samples of train_text (head, middle, tail, and every distinct character in its
+    surroundings), then probes made only of characters that the tokenizer knows: all of
+    them, doubled, with spaces, tabs and line ends at the start, the end and in a row,
+    and letters with combining marks. A character table is also read entry by entry:
+    encode(chars[i]) is [i] and decode([i]) is chars[i]. A slice of train_ids is decoded
+    and encoded again. What comes back is compared with what the usual faults would make
+    of the text, and the one that fits is named. A tokenizer of characters or bytes that
+    loses anything fails. One of subwords that loses what its vocabulary has no entry
+    for (an uncased one lowercases) gets a warning: that is a design.
 
 What it cannot see
-    Whether this is the tokenizer that made the ids: that is for `fingerprint`. Texts that are not
-    in the samples. Special tokens written out in a text. Whether pad, start and end tokens are
-    put where the model expects them. Decoding piece by piece, as streaming does.
+    Whether this is the tokenizer that made the ids: that is for `fingerprint`. Texts
+    that are not in the samples. Special tokens written out in a text. Whether pad,
+    start and end tokens are put where the model expects them. Decoding piece by piece,
+    as streaming does.
 
 Break it
     python -m exercises.break_roundtrip
@@ -55,6 +57,8 @@ DEFAULT_PROBES = (  # for tokenizers that do not list their characters
     "beyond U+FFFF: \U0001f600!",
 )
 
+Samples = list[tuple[str, str]]  # (where it comes from, text)
+
 
 def check_roundtrip(
     tokenizer: Any, text: str | None = None, ids: Tensor | None = None
@@ -66,15 +70,15 @@ def check_roundtrip(
     Raises TypeError for a tokenizer without encode or decode.
     """
     reader = TokenizerReader(tokenizer)
+    samples = list(_samples(reader, text))
     warning: CheckResult | None = None
     for judge in _JUDGES:
-        result = judge(reader, text, ids)
+        result = judge(reader, samples, ids)
         if result is not None and result.failed:
             return result
         warning = result if warning is None else warning
     if warning is not None:
         return warning
-    samples = list(_samples(reader, text))
     total = sum(len(sample) for _, sample in samples)
     return CheckResult(
         check="roundtrip",
@@ -112,7 +116,7 @@ def measure_roundtrip(tokenizer: Any, text: str) -> dict[str, Any]:
 
 
 def _judge_table(
-    reader: TokenizerReader, text: str | None, ids: Tensor | None
+    reader: TokenizerReader, samples: Samples, ids: Tensor | None
 ) -> CheckResult | None:
     """A table that lists a character twice has an id that encode never gives."""
     entries = reader.characters
@@ -124,7 +128,7 @@ def _judge_table(
             break
         seen[entry] = index
     return _failure(
-        "duplicate_characters",
+        "roundtrip.duplicate_characters",
         say(
             "the vocabulary lists {entry} twice, as id {first} and as id {second}",
             entry=ascii(entry),
@@ -139,10 +143,10 @@ def _judge_table(
 
 
 def _judge_texts(
-    reader: TokenizerReader, text: str | None, ids: Tensor | None
+    reader: TokenizerReader, samples: Samples, ids: Tensor | None
 ) -> CheckResult | None:
     warning: CheckResult | None = None
-    for name, sample in _samples(reader, text):
+    for name, sample in samples:
         try:
             encoded = reader.encode(sample)
         except Exception as error:  # any: the user's encode
@@ -165,7 +169,7 @@ def _judge_texts(
 
 
 def _judge_entries(
-    reader: TokenizerReader, text: str | None, ids: Tensor | None
+    reader: TokenizerReader, samples: Samples, ids: Tensor | None
 ) -> CheckResult | None:
     """Read a character table entry by entry, in both directions."""
     entries = reader.characters or []
@@ -178,7 +182,7 @@ def _judge_entries(
             return _encode_raised("the vocabulary", entry, error, reader)
         if decoded != entry:
             return _failure(
-                "order_differs",
+                "roundtrip.order_differs",
                 say(
                     "id {index} decodes to {decoded}, where the vocabulary lists {entry}",
                     index=index,
@@ -194,10 +198,10 @@ def _judge_entries(
 
 
 def _judge_repeated(
-    reader: TokenizerReader, text: str | None, ids: Tensor | None
+    reader: TokenizerReader, samples: Samples, ids: Tensor | None
 ) -> CheckResult | None:
     """Encode one sample twice: other ids mean a state, or dropout of merges."""
-    for name, sample in _samples(reader, text):
+    for name, sample in samples:
         try:
             first, second = reader.encode(sample), reader.encode(sample)
         except Exception:  # any: `_judge_texts` has said so
@@ -205,7 +209,7 @@ def _judge_repeated(
         if first == second:
             return None
         result = _failure(
-            "not_repeatable",
+            "roundtrip.not_repeatable",
             say("encode gives other ids for the same text the second time"),
             measured=say("{first}, then {second}", first=first[:6], second=second[:6]),
             expected=say("the same ids"),
@@ -218,7 +222,7 @@ def _judge_repeated(
 
 
 def _judge_stored(
-    reader: TokenizerReader, text: str | None, ids: Tensor | None
+    reader: TokenizerReader, samples: Samples, ids: Tensor | None
 ) -> CheckResult | None:
     """Decode stored ids and encode the text again; ids out of range are for `range`."""
     if ids is None or len(ids) == 0:
@@ -240,7 +244,7 @@ def _judge_stored(
         min(len(stored), len(again)),
     )
     result = _failure(
-        "stored_ids_differ",
+        "roundtrip.stored_ids_differ",
         say(
             "the first {count} stored ids decode to a text whose ids are other ones",
             count=len(stored),
@@ -258,7 +262,7 @@ def _judge_stored(
 
 
 def _judge_extras(
-    reader: TokenizerReader, text: str | None, ids: Tensor | None
+    reader: TokenizerReader, samples: Samples, ids: Tensor | None
 ) -> CheckResult | None:
     """Tokens that are added to every text, and characters that are skipped without a word."""
     try:
@@ -268,7 +272,7 @@ def _judge_extras(
     if of_nothing:
         doubled = len(of_nothing) > 1 and of_nothing[0] == of_nothing[1]
         result = _failure(
-            "doubled_start" if doubled else "tokens_added",
+            "roundtrip.doubled_start" if doubled else "roundtrip.tokens_added",
             say(
                 "encode adds {count} token(s) to every text, {ids}, which decode leaves out again",
                 count=len(of_nothing),
@@ -291,7 +295,7 @@ def _judge_extras(
         return None
     return _as_warning(
         _failure(
-            "unknown_skipped",
+            "roundtrip.unknown_skipped",
             say("a character that the tokenizer does not know is skipped without a word"),
             measured=say("U+F0000 between two others leaves no id"),
             expected=say("an error that names the character and its position"),
@@ -358,7 +362,7 @@ def _probes(reader: TokenizerReader, text: str | None) -> Iterator[str]:
 def _lossy(reader: TokenizerReader, name: str, sample: str, back: str, fault: Fault) -> CheckResult:
     position = first_difference(sample, back)
     result = _failure(
-        fault.word,
+        fault.reason,
         say("the tokenizer does not give the text back: {told}", told=fault.told),
         measured=say(
             "{sample} came back as {back}",
@@ -381,7 +385,7 @@ def _is_design(reader: TokenizerReader, sample: str, back: str, fault: Fault) ->
     """Subword tokenizers may normalise; not so when their vocabulary holds what got lost."""
     if reader.is_character_level or not fault.by_design:
         return False
-    if fault.word == "replaced_by_unknown":
+    if fault.reason == "roundtrip.replaced_by_unknown":
         return True  # whole words may be unknown, whatever their letters
     lost = {char for char in set(sample) - set(back) if not char.isspace()}
     entries = [entry for entry in reader.entries or [] if not is_special(entry)]
@@ -400,10 +404,10 @@ def _encode_raised(
             name=name,
             error=str(error)[:120],
         )
-        return _failure("encode_raised", claim, next_step=say("encode that text by hand"))
+        return _failure("roundtrip.encode_raised", claim, next_step=say("encode that text by hand"))
     char = sample[position]
     return _failure(
-        "unknown_character",
+        "roundtrip.unknown_character",
         say(
             "the tokenizer has no id for {char} (U+{code}), which stands in {name}",
             char=ascii(char),
@@ -430,7 +434,7 @@ def _decode_raised(
     name: str, encoded: list[int], error: Exception, reader: TokenizerReader
 ) -> CheckResult:
     return _failure(
-        "decode_raised",
+        "roundtrip.decode_raised",
         say(
             "decode raises {kind} on ids that encode gave: {error}",
             kind=type(error).__name__,
@@ -453,7 +457,7 @@ def _decode_raised(
 
 def _not_text(back: Any) -> CheckResult:
     return _failure(
-        "not_text",
+        "roundtrip.not_text",
         say("decode gives {kind} instead of a text", kind=type(back).__name__),
         measured=say("{back}", back=repr(back)[:60]),
         expected=say("a str"),
@@ -464,10 +468,8 @@ def _not_text(back: Any) -> CheckResult:
     )
 
 
-def _failure(word: str, claim: Text, **fields: Any) -> CheckResult:
-    return CheckResult(
-        check="roundtrip", status=Status.FAIL, reason=f"roundtrip.{word}", claim=claim, **fields
-    )
+def _failure(reason: str, claim: Text, **fields: Any) -> CheckResult:
+    return CheckResult(check="roundtrip", status=Status.FAIL, reason=reason, claim=claim, **fields)
 
 
 def _as_warning(result: CheckResult) -> CheckResult:

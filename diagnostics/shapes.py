@@ -6,11 +6,12 @@ Why it matters
     or flattens into something that trains, on targets of other tokens.
 
 How it is measured
-    The model is called with B in {1, 2, 3} and T in {1, 2, 7, block}, without targets and with
-    them, at sizes where B, T and V differ, and the raw output is read: order of the axes, width,
-    number type, finiteness, shape of the loss. Each row alone must give what it gives in the
-    batch, in the same place. One token more than the block must raise. A copy on the `meta`
-    device, whose tensors have a place but no memory, shows tensors that are made elsewhere.
+    The model is called with B in {1, 2, 3} and T in {1, 2, 7, block} (a block longer than 128
+    with B = 2 only), without targets and with them, at sizes where B, T and V differ, and the raw
+    output is read: order of the axes, width, number type, finiteness, shape of the loss. Each row
+    alone must give what it gives in the batch, in the same place. One token more than the block
+    must raise. A copy on the `meta` device, whose tensors have a place but no memory, shows
+    tensors that are made elsewhere.
 
 What it cannot see
     Scrambling inside one row (a view of (V, T) as (T, V)): that is for `causal_independence` and
@@ -40,6 +41,7 @@ from diagnostics._trace import DeviceWatch, MixedDevicesError, tensors_in, user_
 BATCH_SIZES = (1, 2, 3)
 LENGTHS = (1, 2, 7)  # and the block
 CELLS_MAX = 4_000_000  # logits of one call; a larger block is tried with one row only
+LONG = 128
 ROW_LIMIT = 1e-4  # healthy rows measured: 3e-7 relative to the largest logit, in float32
 
 
@@ -114,8 +116,10 @@ def measure_sweep(probe: Probe, model: nn.Module) -> Sweep:
     lengths = sorted({T if T != V else T + 1 for T in LENGTHS if longest > T} | {longest})
     for T in lengths:
         for B in BATCH_SIZES:
-            if B > 1 and B * T * V > CELLS_MAX:
+            if B > 2 and B * T * V > CELLS_MAX:
                 continue
+            if T > LONG and B != 2:
+                continue  # one batch size is enough for a long block
             tokens = probe.tokens(B, T, "shapes")
             for with_targets in (False, True):
                 sweep.trials.append(_call(probe, model, tokens, with_targets))

@@ -8,9 +8,10 @@ Shapes: B batch, T time, V vocabulary.
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -32,6 +33,8 @@ from minigpt import (
 from minigpt.corpus import data_path, read_text
 from minigpt.encoded import save_ids
 from minigpt.evaluate import evaluate
+from minigpt.sampling import next_token_probabilities
+from minigpt.seed import random_states, restore_random_states
 
 BATCH_SIZE = 8
 LEARNING_RATE = 1e-3
@@ -103,8 +106,12 @@ class Lab:
             "train_step": train_step,
             "evaluate": evaluate,
             "generate": generate_greedily,
+            "next_token_probabilities": next_token_probabilities,
             "save": self.save,
             "load": load,
+            "save_state": self.save_state,
+            "load_state": self.load_state,
+            "batches_from": self.batches_from,
             "fresh": True,
         }
         model = parts.pop("model", None)
@@ -125,6 +132,33 @@ class Lab:
     def save(self, model: nn.Module, path: Path) -> None:
         """Write a native checkpoint."""
         save_checkpoint(path, model, self.tokenizer)  # type: ignore[arg-type]
+
+    def save_state(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, step: int, path: Path
+    ) -> None:
+        """Write everything that a run needs to go on: model, optimizer, step, random states."""
+        save_checkpoint(
+            path.with_suffix(".safetensors"),
+            model,  # type: ignore[arg-type]
+            self.tokenizer,
+            optimizer=optimizer,
+            step=step,
+            random_states=random_states(),
+        )
+
+    def load_state(self, path: Path) -> tuple[nn.Module, torch.optim.Optimizer, int]:
+        """Read the model, an optimizer over it, and the number of steps that were made."""
+        checkpoint = load_checkpoint(path.with_suffix(".safetensors"))
+        optimizer = self.make_optimizer(checkpoint.model)
+        checkpoint.restore_optimizer(optimizer)
+        restore_random_states(checkpoint.random_states or {})
+        return checkpoint.model, optimizer, checkpoint.step
+
+    def batches_from(self, step: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the batches of a run from a step on: each is drawn from (seed, step) alone."""
+        for number in itertools.count(step):
+            generator = torch.Generator().manual_seed(1000 * self.seed + number)
+            yield get_batch(self.train_ids, BATCH_SIZE, self.config.block_size, generator=generator)
 
 
 def load(path: Path) -> nn.Module:

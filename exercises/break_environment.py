@@ -1,4 +1,4 @@
-"""Break the environment: a hook that acts, weights that cannot learn, a state in half precision."""
+"""Break the environment: hooks, modes and types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Break the files: truncated, missing, read with the wrong encoding, made by another run."""
+"""Break the files: cut, lost, misread, or outdated."""
 
 from __future__ import annotations
 

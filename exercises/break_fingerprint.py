@@ -1,4 +1,4 @@
-"""Break the fingerprint: tokenizers of the same size that give other ids to the characters."""
+"""Break the fingerprint: tokenizers of equal size."""
 
 from __future__ import annotations
 

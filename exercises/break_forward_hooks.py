@@ -35,10 +35,8 @@ def break_overflow(lab: Lab) -> Pipeline:
     class Softplus(FeedForward):
         def forward(self, x: Tensor) -> Tensor:
             sharp = 1000 * self.expand(x)
-            hidden = (
-                1 + sharp.exp()
-            ).log() / 1000  # BROKEN: was hidden = functional.relu(sharp) / 1000
-            return self.output(hidden)
+            smooth = (1 + sharp.exp()).log()  # BROKEN: was smooth = functional.softplus(sharp)
+            return self.output(smooth / 1000)
 
     return lab.pipeline(edit_model=lambda model: retype(model, FeedForward, Softplus))
 
@@ -56,7 +54,7 @@ def break_masked_row(lab: Lab) -> Pipeline:
             scores = queries @ keys.transpose(2, 3) / math.sqrt(queries.shape[3])  # (B, H, T, T)
             first_hidden = 0  # BROKEN: was first_hidden = 1
             hidden = torch.ones(T, T, dtype=torch.bool, device=x.device).triu(first_hidden)
-            weights = scores.masked_fill(hidden, -math.inf).softmax(-1)
+            weights = functional.softmax(scores.masked_fill(hidden, -math.inf), dim=-1)
             return self.output((weights @ values).transpose(1, 2).reshape(B, T, C))
 
     return lab.pipeline(edit_model=lambda model: retype(model, CausalSelfAttention, Blind))
@@ -69,9 +67,8 @@ def break_norm_scale(lab: Lab) -> Pipeline:
         def forward(self, x: Tensor) -> Tensor:
             centred = x - x.mean(-1, keepdim=True)
             variance = centred.square().mean(-1, keepdim=True)
-            normed = (
-                centred / (variance + self.eps) ** 2
-            )  # BROKEN: was normed = centred / (variance + self.eps) ** 0.5
+            power = 2  # BROKEN: was power = 0.5
+            normed = centred / (variance + self.eps) ** power
             return normed * self.weight + self.bias
 
     return lab.pipeline(edit_model=lambda model: retype(model, nn.LayerNorm, HandMadeLayerNorm))

@@ -127,8 +127,8 @@ EXERCISE = Exercise(
             reason="modes.train_differs",
             level=2,
             note=(
-                "The causal map is measured in eval mode and is perfect. The training loss is "
-                "wonderful, because in train mode the answer is one position to the right."
+                "The causal map is measured in eval mode and is perfect. The training loss looks "
+                "better than it is, because in train mode the answer is one position to the right."
             ),
         ),
         Bug(

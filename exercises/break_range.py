@@ -1,4 +1,4 @@
-"""Break the range: an id of V, ids that wrapped round, ids read with the wrong type."""
+"""Break the range: ids of V, wrapped, or misread."""
 
 from __future__ import annotations
 

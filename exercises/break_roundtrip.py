@@ -1,4 +1,4 @@
-"""Break the round trip: lowercase, strip, skip characters, decode with another table."""
+"""Break the round trip: lose characters on the way."""
 
 from __future__ import annotations
 

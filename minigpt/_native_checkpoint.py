@@ -54,16 +54,8 @@ def write_native(file: BinaryIO, contents: Contents) -> None:
     card["has_random_states"] = contents.random_states is not None
     card["optimizer"] = None
     if contents.optimizer_state is not None:
-        values: dict[str, dict[str, Any]] = {}
-        for index, state in contents.optimizer_state["state"].items():
-            values[str(index)] = {}
-            for key, value in state.items():
-                if isinstance(value, Tensor):
-                    tensors[f"optimizer.{index}.{key}"] = value
-                else:
-                    values[str(index)][key] = value
-        groups = contents.optimizer_state["param_groups"]
-        card["optimizer"] = {"param_groups": groups, "values": values}
+        card["optimizer"], more = _split_optimizer(**contents.optimizer_state)
+        tensors |= more
     try:
         text = json.dumps(card)
     except (TypeError, ValueError) as error:
@@ -165,6 +157,21 @@ def _take(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
         for name, tensor in tensors.items()
         if name.startswith(prefix)
     }
+
+
+def _split_optimizer(
+    *, state: dict[int, dict[str, Any]], param_groups: Any
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return what of the optimizer's state dict goes into the card, and its tensors."""
+    tensors: dict[str, Tensor] = {}
+    values: dict[str, dict[str, Any]] = {str(index): {} for index in state}
+    for index, entries in state.items():
+        for key, value in entries.items():
+            if isinstance(value, Tensor):
+                tensors[f"optimizer.{index}.{key}"] = value
+            else:
+                values[str(index)][key] = value
+    return {"param_groups": param_groups, "values": values}, tensors
 
 
 def _join_optimizer(

@@ -320,3 +320,59 @@ def test_model_comes_back_untouched() -> None:
     assert model.training
     assert all(parameter.grad is None for parameter in model.parameters())
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_padding_mask_that_replaces_the_causal_one_is_named() -> None:
+    """Without an attention mask all is well; with one, even of ones, the future is read."""
+
+    class Masked(TinyGPT):
+        def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:  # type: ignore[override]
+            mix = causal_mix if attention_mask is None else functional.scaled_dot_product_attention
+            for block in self.blocks:
+                block.attention.mix = mix  # type: ignore[union-attr]
+            return self.head(self.hidden(input_ids))
+
+    result = check_causal_independence(Masked())
+    assert (result.status, result.reason) == (
+        Status.FAIL,
+        "causal_independence.only_with_attention_mask",
+    )
+    assert result.claim.endswith("once an attention mask is passed")
+
+
+def test_branch_that_loses_its_mask_in_train_mode_is_named() -> None:
+    """Two code paths, one of which has no mask."""
+
+    class TwoPaths(TinyGPT):
+        def hidden(self, ids: Tensor) -> Tensor:
+            mix = functional.scaled_dot_product_attention if self.training else causal_mix
+            for block in self.blocks:
+                block.attention.mix = mix  # type: ignore[union-attr]
+            return super().hidden(ids)
+
+    result = check_causal_independence(TwoPaths())
+    assert result.reason == "causal_independence.only_in_train_mode"
+
+
+def test_dropout_in_train_mode_is_not_a_leak() -> None:
+    """The same seed in every call gives the same dropout."""
+
+    class Dropped(TinyGPT):
+        def hidden(self, ids: Tensor) -> Tensor:
+            return functional.dropout(super().hidden(ids), 0.3, self.training)
+
+    assert check_causal_independence(Dropped()).status is Status.PASS
+
+
+def test_model_that_never_repeats_itself_is_skipped() -> None:
+    """A counter that changes the output is neither a leak nor a pass."""
+
+    class Counting(TinyGPT):
+        calls = 0
+
+        def hidden(self, ids: Tensor) -> Tensor:
+            Counting.calls += 1
+            return super().hidden(ids) * (1 + Counting.calls)
+
+    result = check_causal_independence(Counting())
+    assert (result.status, result.reason) == (Status.SKIP, "causal_independence.not_repeatable")

@@ -213,7 +213,24 @@ def test_nan_between_modules_is_placed_in_the_module_around() -> None:
     assert result.numbers["path"] == "blocks.0.attention.output"
     assert result.numbers["input_finite"] is False
     assert "made in blocks.0.attention before it" in result.measured
-    assert "everything is masked" in result.causes[0]
+    # position 0 of each of the 8 rows sees nothing
+    assert f"at 8 of {8 * BLOCK} positions everything is masked" in result.causes[0]
+
+
+def test_infinity_between_modules_is_an_overflow() -> None:
+    """The second linear layer reads what exp made of its parent's hidden values."""
+
+    class Exponential(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.expand, self.output = nn.Linear(C, C), nn.Linear(C, C)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.output((self.expand(x) + 100).exp())
+
+    result = check_forward_hooks(with_module("blocks.0.mlp", Exponential()))
+    assert result.numbers["path"] == "blocks.0.mlp.output"
+    assert "larger than float32 can hold" in result.causes[0]
 
 
 def test_float16_overflow_names_the_limit() -> None:

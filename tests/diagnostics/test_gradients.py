@@ -251,6 +251,55 @@ def test_half_detached_path_is_off_by_half() -> None:
     assert result.numbers["wrong"] == {"tokens.weight": pytest.approx(0.5, abs=1e-3)}
 
 
+class _CastInside(TinyGPT):
+    """The residual stream is cast to float32 and back, as many norms do; half of it is cut."""
+
+    cut = False
+
+    def hidden(self, ids: Tensor) -> Tensor:
+        x = self.tokens(ids)
+        x = (x / 2 + x.detach() / 2) if self.cut else x
+        x = x.float().to(x.dtype)
+        return self.norm(self.blocks[1](self.blocks[0](x)))
+
+
+def test_models_that_round_inside_are_measured_with_a_larger_step() -> None:
+    """Rounding to float32 is no wrong value, and does not hide one of a half."""
+    model = _CastInside(positions=False)
+    assert check_gradients(model).reason == "gradients.ok"
+    model.cut = True
+    result = check_gradients(model)
+    assert result.reason == "gradients.wrong_value"
+    assert set(result.numbers["wrong"]) == {"tokens.weight"}
+
+
+def test_models_that_round_too_much_are_not_judged() -> None:
+    """In bfloat16 a finite difference says nothing; None is not 0."""
+
+    def rounded(logits: Tensor, targets: Tensor) -> Tensor:
+        width = logits.shape[-1]
+        return nn.functional.cross_entropy(logits.bfloat16().view(-1, width), targets.view(-1))
+
+    result = check_gradients(TinyGPT(loss_of=rounded))
+    assert result.reason == "gradients.ok"
+    assert result.numbers["truth_gap"] is None
+
+
+def test_straight_through_rounding_warns() -> None:
+    """Quantised weights: the loss is flat, and the gradient is meant to ignore that."""
+
+    class Quantised(TinyGPT):
+        def forward(self, ids: Tensor, targets: Tensor | None = None) -> Any:
+            weight = self.head.weight
+            rounded = weight + ((8 * weight).round() / 8 - weight).detach()
+            logits = self.hidden(ids) @ rounded.T
+            return logits, None if targets is None else self.loss_of(logits, targets)
+
+    result = check_gradients(Quantised())
+    assert (result.status, result.reason) == (Status.WARN, "gradients.straight_through")
+    assert result.numbers["flat"] == ["head.weight"]
+
+
 def test_hook_that_scales_a_gradient_is_a_wrong_value() -> None:
     """A forgotten hook times 3 is off by 2 / 3 of what it gives."""
 

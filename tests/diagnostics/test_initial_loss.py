@@ -197,6 +197,23 @@ def test_cloned_layers_fail_only_where_fresh_is_sure() -> None:
     assert check_initial_loss(_cloned()).reason == "initial_loss.ok"
 
 
+def test_layers_that_torch_copies_warn() -> None:
+    """nn.TransformerEncoder deep-copies its layer; a person may want to draw again."""
+
+    class Encoder(TinyGPT):
+        def __init__(self) -> None:
+            super().__init__(L=0)
+            layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+            self.encoder = nn.TransformerEncoder(layer, 2)
+
+        def hidden(self, ids: Tensor) -> Tensor:
+            mask = nn.Transformer.generate_square_subsequent_mask(ids.shape[1])
+            return self.norm(self.encoder(self.tokens(ids), mask=mask.to(self.head.weight)))
+
+    result = check_initial_loss(Encoder(), fresh=True)
+    assert (result.status, result.reason) == (Status.WARN, "initial_loss.identical_layers")
+
+
 def test_shared_layers_and_equal_norms_are_not_clones() -> None:
     """One block object at every depth is a design; norms and biases are equal by design."""
     model = TinyGPT(65, L=3)

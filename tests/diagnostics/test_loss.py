@@ -312,6 +312,17 @@ def test_ignored_targets_that_count_fail_only_where_the_data_ignore_some() -> No
     assert (result.status, result.reason) == (Status.FAIL, "loss.ignored_counted")
 
 
+def test_mark_that_the_loss_does_not_know_is_named() -> None:
+    """-1 in the data, -100 in the loss; with ignore_index=-1 on both sides all is well."""
+    inputs, targets = random_pair(19)
+    targets[2, 7:] = -1
+    result = check_loss(TinyGPT(), inputs, targets)
+    assert (result.status, result.reason) == (Status.FAIL, "loss.unknown_mark")
+    assert result.where == "first is row 2, position 7"
+    known = TinyGPT(loss_of=lambda z, y: _ce(z, y, ignore_index=-1))
+    assert check_loss(known, inputs, targets, ignore_index=-1).reason == "loss.ok"
+
+
 def test_padding_that_is_scored_is_counted() -> None:
     """Two rows with 4 and 2 pads: 3 + 1 = 4 targets are padding after padding."""
     inputs, targets = random_pair(18, B=2, T=8)

@@ -254,6 +254,27 @@ def test_the_embedding_limits_the_ids_where_it_is_smaller() -> None:
     assert "19 rows for a vocabulary of 20" in result.causes[0]
 
 
+class _Hashed(nn.Module):
+    """A table of 7 rows for 20 tokens, and another table whose name speaks of tokens too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.vocab_size = 20
+        self.token_type_embeddings = nn.Embedding(2, 8)
+        self.token_table = nn.Embedding(7, 8)
+        self.head = nn.Linear(8, 20)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Return logits (B, T, V)."""
+        kind = self.token_type_embeddings(torch.zeros_like(ids))
+        return self.head(self.token_table(ids % 7) + kind)
+
+
+def test_a_hashed_table_takes_every_id() -> None:
+    """Seven rows, and the model runs on id 19 all the same."""
+    assert _judge(_Hashed(), train_ids=torch.arange(20)).status is Status.PASS
+
+
 def test_a_padded_vocabulary_is_fine() -> None:
     """65 characters in a model of 128 rows."""
     assert _judge(TinyGPT(128), vocab_size=65, train_ids=torch.arange(65)).status is Status.PASS

@@ -1,0 +1,464 @@
+"""Sampling: temperature, top-k and nucleus change the distribution exactly as they are defined.
+
+Why it matters
+    A filter that keeps one token too many, or all of them, never raises; the text is a little
+    wilder or a little duller than the settings say, and the model is blamed or praised for it.
+
+How it is measured
+    `next_token_probabilities` is called on logits (V,) of our choosing and compared, in float64,
+    with softmax(logits / temperature), then top-k, then the smallest set of most probable tokens
+    whose mass reaches top_p. The logits are shuffled, and shifted up and down, which must change
+    nothing: a fill value such as 0 or -10 shows at once. Where the result differs the usual
+    mistakes are tried on all calls of a kind, and the one that fits them all is named. Also: the
+    limits (temperature 0, k = V and above, p = 1 and nearly 0), equal logits, logits of -inf,
+    large ones, half precision; the argument stays as it was, and a second call gives the same.
+
+What it cannot see
+    Whether tokens are drawn from this distribution (multinomial fed with logits), and whether the
+    generator uses this function at all. A repetition penalty, which needs the text so far and has
+    no place in this part. Logits where the mass meets top_p exactly: rounding decides there.
+
+Break it
+    python -m exercises.break_sampling
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from diagnostics._probe import MissingPartError, Probe
+from diagnostics._result import CheckResult, Status
+from diagnostics._sampling_readings import (
+    Formula,
+    Setting,
+    alternatives,
+    before_temperature,
+    distribution,
+    plain_mistakes,
+    temperature_mistakes,
+    top_k_mistakes,
+    top_p_mistakes,
+)
+from diagnostics._sampling_words import MISTAKES, result
+from diagnostics._text import say
+
+VOCAB_SIZE = 32  # where nothing says V
+NOISE = 1e-5  # float32 softmax over 50,000 tokens stays within 1e-7 of float64
+HALF_NOISE = 0.03  # bfloat16 has 8 bits: 0.4 % a step, and sums of many
+SHIFTS = (0.0, -10.0, 10.0)  # all logits negative, all positive: the distribution is the same
+SPREAD = 2.0  # standard deviation of the logits
+
+
+def check_sampling(
+    next_token_probabilities: Callable[..., Tensor],
+    *,
+    vocab_size: int = VOCAB_SIZE,
+    seed: int = 42,
+) -> CheckResult:
+    """Check next_token_probabilities(logits (V,), temperature, top_k, top_p) -> (V,).
+
+    top_k and top_p are given by position and are None where they are off; a function that takes
+    no None is called with V and 1.0.    vocab_size: V >= 2.    Raises what the function raises.
+    """
+    if vocab_size < 2:
+        raise ValueError(f"vocab_size must be at least 2, got {vocab_size}")
+    generator = torch.Generator().manual_seed(seed)
+    return _check(next_token_probabilities, vocab_size, generator, torch.device("cpu"))
+
+
+def run(probe: Probe) -> CheckResult:
+    """Judge the pipeline's function on logits as wide as its vocabulary."""
+    function = probe.pipeline.next_token_probabilities
+    if function is None:
+        raise MissingPartError(
+            "next_token_probabilities", why="there are no sampling filters to look at"
+        )
+    try:
+        V = max(2, probe.vocab_size)
+    except MissingPartError:
+        V = VOCAB_SIZE
+    with probe.seeded("sampling"):
+        return _check(function, V, probe.generator("sampling"), probe.device)
+
+
+def _check(
+    function: Callable[..., Tensor], V: int, generator: torch.Generator, device: torch.device
+) -> CheckResult:
+    logits = SPREAD * torch.randn(V, generator=generator, dtype=torch.float64)
+    logits -= logits.mean()
+    session = Session(function, logits.float().to(device))
+    warning: CheckResult | None = None
+    for ask in _QUESTIONS:
+        for finding in (*ask(session), *session.complaints()):
+            if finding.status is not Status.WARN:
+                return finding
+            warning = finding if warning is None else warning
+    if warning is not None:
+        return warning
+    return result(
+        Status.PASS,
+        "ok",
+        say("{n} settings give the distribution of their definition", n=session.settings),
+        measured=say(
+            "within {worst}; of {V} equal logits top_k=2 keeps {ties}",
+            worst=session.worst,
+            V=V,
+            ties=session.kept_of_ties,
+        ),
+        numbers={
+            "settings": session.settings,
+            "worst": session.worst,
+            "kept_of_ties": session.kept_of_ties,
+        },
+    )
+
+
+@dataclass
+class Session:
+    """The function under examination and what was noticed beside its results."""
+
+    function: Callable[..., Any]
+    logits: Tensor  # (V,)
+    off: tuple[Any, Any] | None = None  # what stands for no top_k and no top_p
+    settings: int = 0
+    worst: float = 0.0
+    kept_of_ties: int = 0
+    changed_input: Setting | None = None
+    misshapen: str = ""
+    first_results: list[tuple[Setting, Tensor]] = field(default_factory=list)
+
+    def ask(self, setting: Setting) -> Tensor:
+        """Return the probabilities (V,) in float64 on the CPU. Raises what the function raises."""
+        given = setting.logits.clone()
+        if self.off is None:
+            self.off = self._find_off(given)
+        k = self.off[0] if setting.top_k is None else setting.top_k
+        p = self.off[1] if setting.top_p is None else setting.top_p
+        raw = self.function(given, setting.temperature, k, p)
+        if not torch.equal(given, setting.logits):
+            self.changed_input = self.changed_input or setting
+        got = torch.as_tensor(raw).detach().cpu()
+        if got.numel() != len(setting.logits) or not got.is_floating_point():
+            self.misshapen = self.misshapen or f"{tuple(got.shape)} of {got.dtype}"
+            return torch.full((len(setting.logits),), float("nan"), dtype=torch.float64)
+        return got.flatten().double()
+
+    def answer(self, setting: Setting) -> Tensor:
+        """As `ask`, and count it among the settings that were judged."""
+        got = self.ask(setting)
+        self.settings += 1
+        self.first_results.append((setting, got))
+        return got
+
+    def complaints(self) -> Iterator[CheckResult]:
+        """What is wrong beside the numbers: the shape, or an argument that was changed."""
+        if self.misshapen:
+            yield result(
+                Status.FAIL,
+                "wrong_shape",
+                say("the function does not return one probability per token"),
+                measured=say("{came}", came=self.misshapen),
+                expected=say("floating shape ({V},), as the logits", V=len(self.logits)),
+                next_step=say("return the probabilities of the whole vocabulary, zeros included"),
+            )
+        if self.changed_input is not None:
+            yield result(
+                Status.FAIL,
+                "changes_input",
+                say("the logits that are passed are changed in place"),
+                measured=say("changed by a call with {setting}", setting=str(self.changed_input)),
+                expected=say("the argument as it was: called twice, settings apply twice"),
+                causes=(say("logits /= temperature, or logits[mask] = -inf on the argument"),),
+                next_step=say("write logits = logits / temperature, which makes a new tensor"),
+            )
+
+    def _find_off(self, logits: Tensor) -> tuple[Any, Any]:
+        try:
+            self.function(logits.clone(), 1.0, None, None)
+        except TypeError:
+            return len(logits), 1.0
+        return None, None
+
+
+def _differs(got: Tensor, wanted: Tensor, noise: float = NOISE) -> bool:
+    return not bool((got - wanted).abs().max() <= noise)  # NaN differs
+
+
+def _judge(
+    session: Session,
+    settings: Sequence[Setting],
+    kind: str,
+    mistakes: Iterator[tuple[str, Formula]],
+) -> Iterator[CheckResult]:
+    """Compare a group of calls with the definition; name the mistake that gives all of them."""
+    answers = [(setting, session.answer(setting)) for setting in settings]
+    wrong = [pair for pair in answers if _differs(pair[1], distribution(pair[0]))]
+    for setting, got in answers:
+        session.worst = max(session.worst, float((got - distribution(setting)).abs().max()))
+    if not wrong or session.misshapen:
+        return
+    reason = next((r for r, formula in mistakes if _fits(answers, formula)), kind)
+    yield _wrong(reason, wrong, len(answers))
+
+
+def _fits(answers: list[tuple[Setting, Tensor]], formula: Formula) -> bool:
+    """Whether a mistake gives every answer; where it gives no number it says nothing."""
+    compared = 0
+    for setting, got in answers:
+        predicted = formula(setting)
+        if not bool(predicted.isfinite().all()):
+            continue
+        compared += 1
+        if _differs(got, predicted, NOISE * max(1.0, float(predicted.abs().max()))):
+            return False
+    return compared > 0
+
+
+def _wrong(reason: str, wrong: list[tuple[Setting, Tensor]], total: int) -> CheckResult:
+    told, cause, cure = MISTAKES[reason]
+    setting, got = wrong[0]
+    wanted = distribution(setting)
+    place = int((got - wanted).abs().nan_to_num(nan=float("inf")).argmax())
+    return result(
+        Status.FAIL,
+        reason,
+        say(told),
+        measured=say(
+            "token {i} has {got}; {kept} tokens kept, their sum {mass}",
+            i=place,
+            got=float(got[place]),
+            kept=int((got > 0).sum()),
+            mass=float(got.sum()),
+        ),
+        expected=say(
+            "{wanted}; {kept} tokens kept, sum 1",
+            wanted=float(wanted[place]),
+            kept=int((wanted > 0).sum()),
+        ),
+        where=say(
+            "{n} of {total} calls; first {setting}", n=len(wrong), total=total, setting=str(setting)
+        ),
+        causes=(say(cause),) if cause else (),
+        next_step=say(cure),
+        numbers={"wrong": len(wrong), "calls": total, "setting": str(setting)},
+    )
+
+
+# ---- the questions, in order ---------------------------------------------------------------
+
+
+def _ask_plain(session: Session) -> Iterator[CheckResult]:
+    """All filters off: softmax, whatever is added to all logits."""
+    settings = [Setting(session.logits + shift) for shift in SHIFTS]
+    yield from _judge(session, settings, "plain", plain_mistakes())
+
+
+def _ask_temperature(session: Session) -> Iterator[CheckResult]:
+    """Logits are divided by the temperature."""
+    settings = [Setting(session.logits + s, temperature=t) for s in SHIFTS for t in (0.5, 2.0)]
+    yield from _judge(session, settings, "temperature", temperature_mistakes())
+
+
+def _ask_zero(session: Session) -> Iterator[CheckResult]:
+    """Temperature 0 is argmax or refused; a tiny one is argmax."""
+    logits = session.logits.clone()
+    logits[logits.argmax()] += 1.0  # far enough from the second for any small temperature
+    best = torch.zeros(len(logits), dtype=torch.float64)
+    best[logits.argmax()] = 1.0
+    for temperature in (0.0, 1e-4):
+        setting = Setting(logits, temperature=temperature)
+        try:
+            got = session.ask(setting)
+        except Exception:  # any: refusing is clear enough
+            continue
+        session.settings += 1
+        if _differs(got, best):
+            ignored = not _differs(got, logits.double().cpu().softmax(-1))
+            yield result(
+                Status.FAIL,
+                "temperature_zero",
+                say("temperature {t} does not give the most probable token", t=temperature),
+                measured=say(
+                    "{n} of {V} probabilities are finite; the largest is {top}",
+                    n=int(got.isfinite().sum()),
+                    V=len(got),
+                    top=float(got.nan_to_num(nan=0.0).max()),
+                ),
+                expected=say("1 on the largest logit, or a ValueError"),
+                causes=(say("0 is taken for `off`, as `if temperature:` does"),)
+                if ignored
+                else (say("logits are divided by 0, or by a number so small that they overflow"),),
+                next_step=say("if temperature == 0: put everything on logits.argmax()"),
+            )
+            return
+
+
+def _ask_top_k(session: Session) -> Iterator[CheckResult]:
+    """Exactly the k largest logits survive, at any shift."""
+    V = len(session.logits)
+    counts = sorted({k for k in (1, 2, 3, V // 2, V - 1, V) if 1 <= k <= V})
+    settings = [Setting(session.logits + s, top_k=k) for s in SHIFTS for k in counts]
+    yield from _judge(session, settings, "top_k", top_k_mistakes())
+
+
+def _ask_more_than_all(session: Session) -> Iterator[CheckResult]:
+    """top_k above V keeps everything, or is refused."""
+    setting = Setting(session.logits, top_k=len(session.logits) + 5)
+    try:
+        got = session.ask(setting)
+    except Exception:  # any: refusing is clear enough
+        return
+    session.settings += 1
+    if _differs(got, distribution(setting)):
+        yield _wrong("top_k_above_v", [(setting, got)], 1)
+
+
+def _ask_ties(session: Session) -> Iterator[CheckResult]:
+    """Equal logits: k tokens or all that tie, and never fewer; what is kept sums to 1."""
+    V = len(session.logits)
+    for setting in (
+        Setting(torch.zeros_like(session.logits), top_k=2),
+        Setting(torch.zeros_like(session.logits), top_p=0.5),
+    ):
+        got = session.answer(setting)
+        kept = int((got > 0).sum())
+        least = 2 if setting.top_k else -(-V // 2)
+        if setting.top_k:
+            session.kept_of_ties = kept
+        if not (abs(float(got.sum()) - 1) <= 1e-4 and kept >= least):
+            yield _wrong("ties", [(setting, got)], 1)
+
+
+def _ask_top_p(session: Session) -> Iterator[CheckResult]:
+    """The smallest set that reaches p; p lies midway between two masses, so rounding is no excuse."""
+    settings = [
+        Setting(session.logits + shift, top_p=p)
+        for shift in SHIFTS
+        for p in (*_midway(session.logits, (2, 3, len(session.logits) // 2)), 1.0)
+    ]
+    yield from _judge(session, settings, "top_p", top_p_mistakes())
+
+
+def _ask_tiny_p(session: Session) -> Iterator[CheckResult]:
+    """However small p is, the most probable token stays."""
+    settings = [Setting(session.logits, top_p=p) for p in (1e-6, *_midway(session.logits, (1,)))]
+    yield from _judge(session, settings, "top_p_empty", iter(()))
+
+
+def _ask_order(session: Session) -> Iterator[CheckResult]:
+    """The nucleus is measured on the tempered distribution."""
+    for temperature in (0.5, 2.0):
+        tempered = session.logits / temperature
+        for p in _midway(tempered, (2, len(tempered) // 2)):
+            setting = Setting(session.logits, temperature=temperature, top_p=p)
+            got = session.answer(setting)
+            if not _differs(got, distribution(setting)):
+                continue
+            if _differs(got, before_temperature(setting)):
+                yield _wrong("top_p", [(setting, got)], 1)
+                return
+            yield result(
+                Status.WARN,
+                "nucleus_before_temperature",
+                say("the nucleus is chosen before the temperature is applied"),
+                measured=say(
+                    "{kept} tokens kept for {setting}",
+                    kept=int((got > 0).sum()),
+                    setting=str(setting),
+                ),
+                expected=say(
+                    "{kept}, chosen from the tempered distribution, as is usual",
+                    kept=int((distribution(setting) > 0).sum()),
+                ),
+                next_step=say("divide by the temperature first, then choose the nucleus"),
+            )
+            return
+
+
+def _ask_together(session: Session) -> Iterator[CheckResult]:
+    """All three at once: top-k before the nucleus, or after it on the whole distribution."""
+    V = len(session.logits)
+    for k in sorted({min(V, 4), max(2, V // 2)}):
+        for p in (0.3, 0.77):
+            setting = Setting(session.logits + SHIFTS[1], temperature=0.7, top_k=k, top_p=p)
+            got = session.answer(setting)
+            fits = (distribution(setting), *alternatives(setting), before_temperature(setting))
+            if all(_differs(got, each) for each in fits):
+                yield _wrong("together", [(setting, got)], 1)
+                return
+
+
+def _ask_closed(session: Session) -> Iterator[CheckResult]:
+    """A logit of -inf is a closed token: its probability stays 0 in every setting."""
+    V = len(session.logits)
+    logits = session.logits.clone()
+    logits[logits.argmax()] = -torch.inf
+    settings = [Setting(logits), Setting(logits, temperature=2.0), Setting(logits, top_k=V)]
+    settings += [Setting(logits, top_k=1), Setting(logits, top_p=1.0)]
+    yield from _judge(session, settings, "closed_tokens", iter(()))
+
+
+def _ask_large(session: Session) -> Iterator[CheckResult]:
+    """Large logits give finite probabilities: the maximum goes first."""
+    settings = [
+        Setting((session.logits + shift).double().float(), top_k=k)
+        for shift in (1000.0, -1000.0)
+        for k in (None, 2)
+    ]
+    answers = [(setting, session.answer(setting)) for setting in settings]
+    wrong = [pair for pair in answers if _differs(pair[1], distribution(pair[0]), 1e-3)]
+    if wrong:
+        yield _wrong("overflow", wrong, len(answers))
+
+
+def _ask_half(session: Session) -> Iterator[CheckResult]:
+    """Half precision gives the same within its rounding, and NaN never."""
+    for dtype in (torch.bfloat16, torch.float16):
+        setting = Setting(session.logits.to(dtype), temperature=0.8, top_k=2)
+        try:
+            got = session.ask(setting)
+        except Exception:  # any: not every operation has a half precision kernel
+            continue
+        session.settings += 1
+        if _differs(got, distribution(setting), HALF_NOISE):
+            yield _wrong("half", [(setting, got)], 1)
+            return
+
+
+def _ask_again(session: Session) -> Iterator[CheckResult]:
+    """The same call gives the same again: nothing is kept from call to call."""
+    for setting, first in (session.first_results[3], session.first_results[-1]):
+        again = session.ask(setting)
+        if _differs(again, first):
+            yield _wrong("remembers", [(setting, again)], 1)
+            return
+
+
+def _midway(logits: Tensor, counts: tuple[int, ...]) -> list[float]:
+    """Return the p midway between the masses of n - 1 and n tokens, for each count n."""
+    masses = logits.double().softmax(-1).sort(descending=True).values.cumsum(-1).tolist()
+    masses = [0.0, *masses]
+    return [(masses[n - 1] + masses[n]) / 2 for n in sorted(set(counts)) if 1 <= n < len(masses)]
+
+
+_QUESTIONS: tuple[Callable[[Session], Iterator[CheckResult]], ...] = (
+    _ask_plain,
+    _ask_temperature,
+    _ask_zero,
+    _ask_top_k,
+    _ask_more_than_all,
+    _ask_top_p,
+    _ask_tiny_p,
+    _ask_ties,
+    _ask_order,
+    _ask_together,
+    _ask_closed,
+    _ask_large,
+    _ask_half,
+    _ask_again,
+)
