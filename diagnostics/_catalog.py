@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import difflib
-from collections.abc import Iterable
+import itertools
+import textwrap
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -196,7 +198,12 @@ CATALOG: dict[str, Row] = {row.name: row for row in _ROWS}
 def explain(name: str) -> str:
     """Return the check's own text: why it matters, how it is measured, what it cannot see."""
     require_names([name])
-    return ast.get_docstring(ast.parse(CATALOG[name].path.read_text(encoding="utf-8"))) or ""
+    if name not in CATALOG:
+        raise ValueError(
+            f"{name} is a stage; explain one of its checks: {', '.join(_expand([name]))}"
+        )
+    docstring = ast.get_docstring(ast.parse(CATALOG[name].path.read_text(encoding="utf-8"))) or ""
+    return "\n".join(_wrap_paragraphs(docstring.splitlines()))
 
 
 def select(only: Iterable[str] | None = None, skip: Iterable[str] = ()) -> list[str]:
@@ -217,6 +224,27 @@ def require_names(names: Iterable[str]) -> None:
             close = difflib.get_close_matches(name, known, n=3)
             hint = f"did you mean {', '.join(close)}?" if close else f"known: {', '.join(CATALOG)}"
             raise ValueError(f"there is no check or stage named {name!r}; {hint}")
+
+
+def _wrap_paragraphs(lines: list[str]) -> Iterator[str]:
+    """Wrap text that was written for 100 columns to a terminal's 80; indents stay."""
+
+    def indent_of(line: str) -> str:
+        return line[: len(line) - len(line.lstrip())]
+
+    for indent, paragraph in itertools.groupby(lines, indent_of):
+        for blank, group in itertools.groupby(paragraph, lambda line: not line.strip()):
+            if blank:
+                yield from group
+            else:
+                text = " ".join(line.strip() for line in group)
+                yield from textwrap.wrap(
+                    text,
+                    80,
+                    initial_indent=indent,
+                    subsequent_indent=indent,
+                    break_on_hyphens=False,
+                )
 
 
 def _expand(names: Iterable[str]) -> set[str]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from diagnostics._debug_fields import debug_fields
 from diagnostics._result import CheckResult, Status
 from diagnostics._text import Text
 
@@ -72,8 +73,9 @@ class Report:
         return {
             "schema_version": SCHEMA_VERSION,
             "passed": self.passed,
-            "first_failure": first.check if first else None,
+            "first_failure": None if first is None else first.check,
             "seed": self.seed,
+            "debug": _plain(debug_fields(self)),
             "environment": _plain(self.environment),
             "notes": _plain(self.notes),
             "results": [_result_to_dict(result, timings) for result in self.results],

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import sysconfig
 import time
-import traceback
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,6 +19,7 @@ from diagnostics._probe import MissingPartError, Probe
 from diagnostics._report import Report
 from diagnostics._result import CheckResult, Status
 from diagnostics._text import say
+from diagnostics._trace import user_frame
 
 
 def diagnose(
@@ -97,7 +95,7 @@ def skipped(name: str, missing: MissingPartError) -> CheckResult:
 
 
 def _raised(name: str, error: Exception) -> CheckResult:
-    frame = _user_frame(error)
+    frame = user_frame(error)
     own = frame is None
     on_device = isinstance(error, RuntimeError) and "device-side assert" in str(error)
     return CheckResult(
@@ -124,18 +122,6 @@ def _next_step_of_error(own: bool, on_device: bool) -> str:
     if own:
         return "this is a fault of the check itself; report it with the output of --env"
     return "call that part by hand with the same input, read the traceback from the bottom"
-
-
-def _user_frame(error: BaseException) -> str | None:
-    """Return the last frame that is neither ours nor the libraries': where the user's code is."""
-    not_theirs = (Path(__file__).parent, Path(sysconfig.get_paths()["stdlib"]))
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        path = Path(frame.filename)
-        if frame.filename.startswith("<") or "site-packages" in path.parts:
-            continue
-        if not any(folder in path.parents for folder in not_theirs):
-            return f"{path.name}:{frame.lineno} in {frame.name}: {(frame.line or '').strip()}"
-    return None
 
 
 def _mark_consequences(results: list[CheckResult]) -> list[CheckResult]:

@@ -42,9 +42,9 @@ from diagnostics._text import Text, say
 # Jitters for the second look: the larger ones make other experts win and wake dead ReLUs.
 SECOND_LOOKS = (JITTER_STD, 0.1, 0.5, 1.0, 2.0, 4.0, 4.0, 4.0)
 TRUTH_GAP_MAX = 1e-3  # relative, of one parameter; a wrong backward is off by 0.01 to 1
-# Step and rounding of the whole slope. 1e-5 is about eps ** (1/3), the best step of a central
-# difference; healthy models measured: 2e-8. The second is for models that cast to float32 inside.
-STEPS = ((1e-5, 1e-5), (1e-2, 3e-2))
+# Step, rounding and noise, both as shares of the slope. 1e-5 is about eps ** (1/3), the best step
+# of a central difference; healthy models measured: 2e-8. The second is for casts to float32 inside.
+STEPS = ((1e-5, 1e-5, 1e-5), (1e-2, 1e-3, 0.1))
 DEPTH_RATIO_MAX = 1e4  # healthy fresh blocks of 2 to 48 layers: at most 60
 
 
@@ -186,12 +186,13 @@ def measure_truth(probe: Probe) -> dict[str, float] | None:
         directions = _directions(probe, model, trained)
         told = {name: _along(p, directions[name]) for name, p in trained.items()}
         size = math.sqrt(sum(value**2 for value in told.values()))
-        for step, rounding in STEPS:
+        for step, rounding, noise in STEPS:
             floor = rounding * size + 1e-10
             fine, rough = _slopes(trained, directions, loss_now, step)
             if abs(fine - sum(told.values())) <= floor:
                 return dict.fromkeys(trained, 0.0)
-            if abs(fine - rough) <= floor:
+            # two steps that disagree, or see nothing at all, stand on rounding
+            if fine != 0.0 and abs(fine - rough) <= noise * size:
                 return {
                     name: _gap(told[name], *_slopes({name: p}, directions, loss_now, step), floor)
                     for name, p in trained.items()

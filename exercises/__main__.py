@@ -11,6 +11,7 @@ import ast
 import importlib
 import json
 import sys
+import textwrap
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
     if options.list:
         for name in NAMES:
-            print(f"{name:<28} {_first_line(name)}")
+            print(textwrap.fill(f"{name:<26} {_first_line(name)}", 80, subsequent_indent=" " * 27))
         return 0
     names = [name if name.startswith("break_") else f"break_{name}" for name in options.names]
     unknown = [name for name in names if name not in NAMES]

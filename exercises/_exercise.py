@@ -106,9 +106,11 @@ def prove(lab: Lab, bug: Bug) -> Receipt:
             bug=bug, line=None, problems=("the marked line is gone: the bug was healed",)
         )
     require_healthy(lab, bug.trips)
-    with counted_executions(line) as count:
-        report = diagnose(bug.break_it(lab), seed=lab.seed, only=_up_to(bug.trips))
-    lab.write_files()
+    try:
+        with counted_executions(line) as count:
+            report = diagnose(bug.break_it(lab), seed=lab.seed, only=_up_to(bug.trips))
+    finally:
+        lab.restore()
     result = report[bug.trips]
     require_healthy(lab, bug.trips)
     return Receipt(

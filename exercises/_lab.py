@@ -50,6 +50,7 @@ class Lab:
 
     def __init__(self, seed: int = SEED) -> None:
         self.seed = seed
+        self._undo: list[Callable[[], object]] = []
         self.folder = Path(tempfile.mkdtemp(prefix="exercises-"))
         text = read_text(data_path("guide.txt"))[:TEXT_LENGTH]
         self.text = text
@@ -75,8 +76,18 @@ class Lab:
     ) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    def undo_later(self, undo: Callable[[], object]) -> None:
+        """Have `undo` called by `restore`: for a bug in a switch of the whole process."""
+        self._undo.append(undo)
+
+    def restore(self) -> None:
+        """Undo what a bug did outside its pipeline: switches of the process, and the files."""
+        while self._undo:
+            self._undo.pop()()
+        self.write_files()
+
     def write_files(self) -> None:
-        """Write tokenizer and ids afresh, whatever an exercise did to them."""
+        """Write tokenizer and ids afresh."""
         self.tokenizer.save(self.tokenizer_path)
         save_ids(self.train_path, self.train_ids, vocab_size=self.tokenizer.vocab_size)
         save_ids(self.val_path, self.val_ids, vocab_size=self.tokenizer.vocab_size)

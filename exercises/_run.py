@@ -68,19 +68,17 @@ def show_receipt(receipt: Receipt) -> None:
     """Print what was proved, or what was not."""
     bug = receipt.bug
     if receipt.caught:
-        print(
-            f"[OK] {bug.name}: the marked line ran {receipt.executed} time(s); {bug.trips} failed"
+        _say(
+            f"[OK] {bug.name}: the marked line ran {receipt.executed} time(s); {bug.trips} failed "
+            f"for {bug.reason}, nothing before it failed, and the healthy pipeline passes again",
+            hanging=5,
         )
-        print(f"     for {bug.reason}, nothing before it failed, and the healthy pipeline")
-        print("     passes again")
         return
     for problem in receipt.problems:
         _say(f"[FAIL] {bug.name}: {problem}", hanging=7)
 
 
-def _show_bug(
-    lab: Lab, exercise: Exercise, bug: Bug, healthy: Mapping[str, str]
-) -> Receipt:
+def _show_bug(lab: Lab, exercise: Exercise, bug: Bug, healthy: Mapping[str, str]) -> Receipt:
     print()
     print(f"--- bug: {bug.name} (level {bug.level}) " + "-" * 40)
     if bug.note:
@@ -92,8 +90,10 @@ def _show_bug(
     prediction = _ask(exercise)
     receipt = prove(lab, bug)
     if line is not None:
-        _show_symptoms(healthy, exercise.symptom(lab, bug.break_it(lab)))
-        lab.write_files()
+        try:
+            _show_symptoms(healthy, exercise.symptom(lab, bug.break_it(lab)))
+        finally:
+            lab.restore()
     if receipt.result is not None:
         print()
         print(receipt.result)

@@ -15,6 +15,13 @@ from exercises._run import run
 from minigpt import MiniGPT
 
 
+def break_gradients_off(lab: Lab) -> Pipeline:
+    """Switch gradients off for an evaluation, as a statement, and forget it."""
+    lab.undo_later(lambda: torch.set_grad_enabled(True))
+    torch.set_grad_enabled(False)  # BROKEN: was torch.set_grad_enabled(True)
+    return lab.pipeline()
+
+
 def break_hook(lab: Lab) -> Pipeline:
     """Look at a layer's output, and hand a detached one back."""
     largest: list[float] = []
@@ -81,6 +88,13 @@ EXERCISE = Exercise(
         "Where would you see that most of the model no longer learns?"
     ),
     bugs=(
+        Bug(
+            name="gradients_off",
+            break_it=break_gradients_off,
+            trips="environment",
+            reason="environment.grad_disabled",
+            note="Every loss is right. What is missing shows at the first backward, far away.",
+        ),
         Bug(
             name="hook",
             break_it=break_hook,

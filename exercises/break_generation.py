@@ -141,7 +141,7 @@ EXERCISE = Exercise(
             trips="generation",
             reason="generation.remembers",
             level=2,
-            note="The first text of a session is right, and the first is the one that is looked at.",
+            note="The first text of a session is right, and the first is what people look at.",
         ),
     ),
     hint="Run the model on the whole text before each token, and compare its argmax.",

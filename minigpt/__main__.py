@@ -1,7 +1,7 @@
 """`python -m minigpt` lists the commands."""
 
 COMMANDS = """\
-python -m minigpt.prepare    text -> tokenizer and encoded train, validation and test ids
+python -m minigpt.prepare    text -> tokenizer and ids of three splits
 python -m minigpt.train      train a Mini-GPT on them, with checkpoints and a log
 python -m minigpt.generate   write text with a trained checkpoint
 python -m diagnostics        check the checkpoint, the tokenizer and the ids

@@ -27,14 +27,19 @@ def draw() -> tuple[float, float, float]:
     return random.random(), float(np.random.random()), float(torch.rand(()))
 
 
+def draw_and_raise() -> None:
+    """Move every generator, then fail."""
+    draw()
+    raise ZeroDivisionError
+
+
 def test_random_states_of_all_three_come_back() -> None:
     """Also after an exception."""
     seed_everything(3)
     expected = draw()
     seed_everything(3)
     with pytest.raises(ZeroDivisionError), kept_random_states():
-        draw()
-        raise ZeroDivisionError
+        draw_and_raise()
     assert draw() == expected
 
 

@@ -182,16 +182,16 @@ def skewed() -> tuple[Tensor, Tensor]:
     return ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
 
 
-@pytest.mark.parametrize("bounds", [{"max": 2.0}, {"min": 1.5}])
+@pytest.mark.parametrize("bounds", [{"max": 2.0}, {"min": 2.0}])
 def test_clamped_loss_is_bounded(bounds: dict[str, float]) -> None:
-    """Neither above 2 (it starts at 3.1) nor below 1.5 has the loss a gradient."""
+    """Neither above 2 (it starts at 3.1) nor below 2 has the loss a gradient."""
     result = check_overfit(
         debug(),
         *text_like(4, 12),
         forward=by_hand(lambda z, y: cross_entropy(z, y).clamp(**bounds)),
     )
     assert (result.reason, result.status) == ("overfit.loss_is_bounded", Status.FAIL)
-    assert f"exactly {next(iter(bounds.values())):g}" in result.claim
+    assert f"exactly 2" in result.claim
     assert result.numbers["steps"] <= 200  # it gives up early
 
 

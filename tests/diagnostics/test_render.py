@@ -70,7 +70,9 @@ def test_long_sentences_are_wrapped_with_a_hanging_indent() -> None:
     assert max(map(len, text.splitlines())) <= WIDTH
     assert text.isascii()
     joined = re.sub(r"\s+", " ", text)
-    assert joined.count(LONG.strip()) == 6  # four fields, the note, and the headline's claim
+    assert (
+        joined.count(LONG.strip()) == 7
+    )  # four fields, the note, claim and next step of the headline
 
 
 def test_what_cannot_be_broken_stays_whole() -> None:

@@ -43,10 +43,10 @@ def test_results_follow_the_catalogue_and_progress_counts() -> None:
     """Whatever the order of the request."""
     calls: list[tuple[str, int, int]] = []
     report = diagnose(
-        pipeline(), only=["shapes", "shift"], progress=lambda *call: calls.append(call)
+        pipeline(), only=["forward_hooks", "shift"], progress=lambda *call: calls.append(call)
     )
-    assert [r.check for r in report.results] == ["shift", "shapes"]
-    assert calls == [("shift", 0, 2), ("shapes", 1, 2)]
+    assert [r.check for r in report.results] == ["shift", "forward_hooks"]
+    assert calls == [("shift", 0, 2), ("forward_hooks", 1, 2)]
     assert report.passed
     assert all(r.seconds > 0 for r in report.results)
 
@@ -118,7 +118,7 @@ def test_an_interrupt_is_not_swallowed_and_leaves_nothing_behind() -> None:
 
 
 def test_declared_designs_become_warnings() -> None:
-    """allow takes reason ids, as one string or several."""
+    """The field allow takes reason ids, as one string or several."""
     failing = pipeline(get_batch=unshifted)
     assert diagnose(failing, only=["shift"])["shift"].status is Status.FAIL
     for allow in ("shift.identical", ["shift.identical"]):
