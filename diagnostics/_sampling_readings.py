@@ -64,8 +64,9 @@ def alternatives(setting: Setting) -> Iterator[Tensor]:
     logits = setting.logits.double() / setting.temperature
     if setting.top_k is not None and setting.top_p is not None:
         whole = logits.softmax(-1)
-        by_mass = torch.where(nucleus(whole, setting.top_p) > 0, logits, -torch.inf)
-        yield keep_best(by_mass, setting.top_k).softmax(-1)
+        for mass in (whole, setting.logits.double().softmax(-1)):  # before the temperature, too
+            by_mass = torch.where(nucleus(mass, setting.top_p) > 0, logits, -torch.inf)
+            yield keep_best(by_mass, setting.top_k).softmax(-1)
 
 
 # ---- mistakes, by the question that they answer wrongly -------------------------------------
@@ -136,8 +137,9 @@ def top_p_mistakes() -> Iterator[tuple[str, Formula]]:
 
 
 def before_temperature(setting: Setting) -> Tensor:
-    """Return what comes when the nucleus is chosen at temperature 1, and then tempered."""
-    kept = nucleus(setting.logits.double().softmax(-1), setting.top_p) > 0
+    """Return what comes when the filters choose at temperature 1, and then it is tempered."""
+    chosen = keep_best(setting.logits.double(), setting.top_k)
+    kept = nucleus(chosen.softmax(-1), setting.top_p) > 0
     tempered = setting.logits.double() / setting.temperature
     return torch.where(kept, tempered, -torch.inf).softmax(-1)
 

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,23 +35,25 @@ from torch import Tensor, nn
 
 from diagnostics._guard import same_bytes
 from diagnostics._pipeline import Pipeline
-from diagnostics._probe import JITTER_STD, MissingPartError, Probe
+from diagnostics._probe import MissingPartError, Probe
 from diagnostics._result import CheckResult, Status
+from diagnostics._round_trip import (
+    NAMES,
+    Refusal,
+    RoundTrip,
+    distance,
+    make_round_trip,
+    same_values,
+)
 from diagnostics._state import (
-    State,
     StateDifference,
     compare_state_dicts,
     fitting_change,
-    read_state,
     some,
 )
 from diagnostics._text import Text, say
 
 __all__ = ["StateDifference", "check_checkpoint", "compare_state_dicts", "run"]
-
-NAMES = ("model.safetensors", "model.pt", "model")
-MOVED_BY = 10 * JITTER_STD  # how far weights are moved after saving, to see references
-LOGIT_NOISE = 1e-5  # of the largest logit: a mapped file may lie at another alignment in memory
 
 
 def check_checkpoint(
@@ -70,105 +71,29 @@ def check_checkpoint(
 
 def run(probe: Probe) -> CheckResult:
     """Save a jittered copy, move it, load twice, and compare."""
-    if probe.pipeline.save is None or probe.pipeline.load is None:
+    save, load = probe.pipeline.save, probe.pipeline.load
+    if save is None or load is None:
         raise MissingPartError("save and load", why="there is no way to write and read a model")
     with tempfile.TemporaryDirectory(prefix="diagnostics-") as folder:
-        trip = make_round_trip(probe, Path(folder))
-    if isinstance(trip, CheckResult):
-        return trip
+        trip = make_round_trip(probe, save, load, Path(folder))
+    if isinstance(trip, Refusal):
+        return _raised(trip.part, trip.error)
     warning: CheckResult | None = None
-    for finding in _findings(trip, probe):
+    for finding in _findings(trip):
         if finding.status is not Status.WARN:
             return finding if finding.failed or warning is None else warning
         warning = finding if warning is None else warning
     raise AssertionError("the last finding is a pass")
 
 
-@dataclass
-class RoundTrip:
-    """What was saved and what came back."""
-
-    saved: State
-    after_saving: State  # the same model, right after save
-    moved: State  # the same model, after its weights were moved on purpose
-    first: State
-    second: State
-    shares_storage: bool  # moving the first loaded model moved the second, or the file
-    logits: tuple[Tensor, Tensor]  # saved, loaded; (B, T, W)
-    repeatable: bool  # whether the model agrees with itself
-    file_name: str
-
-
-def make_round_trip(probe: Probe, folder: Path) -> RoundTrip | CheckResult:
-    """Write and read under the first file name that both functions accept."""
-    refusals: list[CheckResult] = []
-    for name in NAMES:
-        attempt = folder / name.replace(".", "_")
-        attempt.mkdir()
-        trip = _round_trip(probe, attempt / name)
-        if isinstance(trip, RoundTrip):
-            return trip
-        refusals.append(trip)
-    written = [refusal for refusal in refusals if refusal.reason == "checkpoint.load_raises"]
-    return written[-1] if written else refusals[0]
-
-
-def _round_trip(probe: Probe, path: Path) -> RoundTrip | CheckResult:
-    save, load = probe.pipeline.save, probe.pipeline.load
-    assert save is not None
-    assert load is not None
-    tokens = probe.tokens(2, probe.probe_length, "checkpoint")
-    with probe.seeded("checkpoint"), probe.model(train=True, jitter=JITTER_STD) as model:
-        probe.logits(model, tokens)  # one pass in train mode, so that running statistics move
-        for parameter in model.parameters():
-            if parameter.requires_grad and parameter.is_floating_point():
-                parameter.grad = torch.full_like(parameter, 0.5)
-        saved = read_state(model)
-        try:
-            save(model, path)
-        except Exception as error:  # any: users' parts may raise anything
-            return _raised("save", error)
-        after_saving = read_state(model)
-        modes = {module: module.training for module in model.modules()}
-        before, again = _eval_logits(probe, model, tokens), _eval_logits(probe, model, tokens)
-        for module, training in modes.items():
-            module.training = training
-        _move(model)
-        moved = read_state(model)
-        try:
-            first_model = _load(load, path)
-            with probe.seeded("second load"):
-                second_model = _load(load, path)
-        except Exception as error:  # any: users' parts may raise anything
-            return _raised("load", error)
-        first, second = read_state(first_model), read_state(second_model)
-        logits = _loaded_logits(probe, first_model, tokens)
-        _move(first_model)
-        with probe.seeded("third load"):
-            shares = not (
-                _same_values(read_state(second_model), second)
-                and _same_values(read_state(_load(load, path)), second)
-            )
-        return RoundTrip(
-            saved,
-            after_saving,
-            moved,
-            first,
-            second,
-            shares and _same_values(first, second),
-            (before, logits),
-            torch.equal(before, again),
-            path.name,
-        )
-
-
-def _findings(trip: RoundTrip, probe: Probe) -> Iterator[CheckResult]:
+def _findings(trip: RoundTrip) -> Iterator[CheckResult]:
     """Judge the round trip, the more basic first; the last finding is the pass."""
     yield from _judge_saver(trip)
     yield from _judge_names(trip)
     yield from _judge_values(trip)
     yield from _judge_buffers(trip)
-    yield from _judge_types_and_ties(trip)
+    yield from _judge_ties(trip)
+    yield from _judge_types(trip)
     yield from _judge_logits(trip)
     saved = trip.saved
     yield CheckResult(
@@ -183,7 +108,7 @@ def _findings(trip: RoundTrip, probe: Probe) -> Iterator[CheckResult]:
         ),
         numbers={
             "tensors": len(saved.parameters) + len(saved.buffers),
-            "logit_difference": _logit_difference(trip),
+            "logit_difference": trip.logit_difference,
             "file_name": trip.file_name,
             "loaded_in_train_mode": any(trip.first.training),
         },
@@ -198,7 +123,7 @@ def _judge_saver(trip: RoundTrip) -> Iterator[CheckResult]:
         changes.append("the mode (train became eval)")
     if after.device != before.device:
         changes.append(f"the device ({before.device} became {after.device})")
-    if not _same_values(before, after):
+    if not same_values(before, after):
         changes.append("weights or their dtype")
     if after.trainable != before.trainable:
         changes.append("requires_grad")
@@ -242,7 +167,7 @@ def _judge_names(trip: RoundTrip) -> Iterator[CheckResult]:
             numbers={"mismatched": list(difference.mismatched)},
         )
     if difference.missing or difference.unexpected:
-        same_logits = _logit_difference(trip) == 0
+        same_logits = trip.logit_difference == 0
         yield _result(
             "other_names",
             say(
@@ -328,24 +253,28 @@ def _wrong_values(trip: RoundTrip, common: list[str], wrong: list[str]) -> Check
             next_step=_NEXT_STEPS[kind],
             numbers=numbers,
         )
+    return _unexplained_values(trip, common, wrong)
+
+
+def _unexplained_values(trip: RoundTrip, common: list[str], wrong: list[str]) -> CheckResult:
+    facts = {"count": len(wrong), "total": len(common)}
+    worst = max(distance(trip.saved.parameters[n], trip.first.parameters[n]) for n in wrong)
     everything = len(wrong) == len(common)
     return _result(
         "nothing_loaded" if everything else "partly_loaded",
         say("none of the {total} tensors come back: the loaded model is another one", **facts)
         if everything
         else say("{count} of {total} tensors do not come back", **facts),
-        measured=say(
-            "largest difference {worst}", worst=max(_distance(saved[n], first[n]) for n in wrong)
-        ),
-        expected=expected,
-        where=where,
+        measured=say("largest difference {worst}", worst=worst),
+        expected=say("the values at the moment of saving, bit for bit"),
+        where=say("{names}", names=some(wrong)),
         causes=(
             say("names do not match (a wrapper's prefix), and strict=False lets that pass")
             if everything
             else say("they are not saved, or are filled with something else after loading"),
         ),
         next_step=say("load with strict=True and print what is missing"),
-        numbers=numbers,
+        numbers={"names": wrong, **facts},
     )
 
 
@@ -365,7 +294,7 @@ def _judge_buffers(trip: RoundTrip) -> Iterator[CheckResult]:
     """Buffers are judged by their effect: a cache that is not persistent may differ."""
     saved, first = trip.saved.buffers, trip.first.buffers
     wrong = [n for n in saved if n not in first or not _equal(saved[n], first[n])]
-    felt = not _logits_agree(trip)
+    felt = not trip.logits_agree
     if wrong and (felt or any(name in trip.saved.persistent for name in wrong)):
         yield _result(
             "buffers_differ",
@@ -387,7 +316,8 @@ def _judge_buffers(trip: RoundTrip) -> Iterator[CheckResult]:
         )
 
 
-def _judge_types_and_ties(trip: RoundTrip) -> Iterator[CheckResult]:
+def _judge_ties(trip: RoundTrip) -> Iterator[CheckResult]:
+    """Which names share a tensor."""
     saved, first = trip.saved, trip.first
     common = [name for name in saved.parameters if name in first.parameters]
     if len(common) == len(saved.parameters) and saved.ties != first.ties:
@@ -406,6 +336,12 @@ def _judge_types_and_ties(trip: RoundTrip) -> Iterator[CheckResult]:
             next_step=say("tie again after loading: head.weight = embedding.weight"),
             numbers={"before": len(saved.ties), "after": len(first.ties)},
         )
+
+
+def _judge_types(trip: RoundTrip) -> Iterator[CheckResult]:
+    """Dtypes and requires_grad, which a healthy loader may change on purpose."""
+    saved, first = trip.saved, trip.first
+    common = [name for name in saved.parameters if name in first.parameters]
     retyped = [n for n in common if saved.parameters[n].dtype != first.parameters[n].dtype]
     if retyped:
         name = retyped[0]
@@ -437,12 +373,12 @@ def _judge_types_and_ties(trip: RoundTrip) -> Iterator[CheckResult]:
 
 
 def _judge_logits(trip: RoundTrip) -> Iterator[CheckResult]:
-    if not _logits_agree(trip):
+    if not trip.logits_agree:
         yield _result(
             "other_configuration",
             say(
                 "every tensor comes back, and yet the logits differ by up to {worst}",
-                worst=_logit_difference(trip),
+                worst=trip.logit_difference,
             ),
             measured=_logits_text(trip),
             expected=say("the same logits: same tensors, same tokens, eval mode"),
@@ -450,7 +386,7 @@ def _judge_logits(trip: RoundTrip) -> Iterator[CheckResult]:
                 say("a setting without a tensor is not saved: heads, a scale, a window, an eps"),
             ),
             next_step=say("save the configuration beside the weights and build the model from it"),
-            numbers={"logit_difference": _logit_difference(trip)},
+            numbers={"logit_difference": trip.logit_difference},
         )
 
 
@@ -497,36 +433,6 @@ def _raised(part: str, error: Exception) -> CheckResult:
     )
 
 
-def _load(load: Callable[[Path], nn.Module], path: Path) -> nn.Module:
-    model = load(path)
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"load must return an nn.Module, got {type(model).__name__}")
-    return model
-
-
-def _move(model: nn.Module) -> None:
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.is_floating_point():
-                parameter.add_(MOVED_BY)
-
-
-def _eval_logits(probe: Probe, model: nn.Module, tokens: Tensor) -> Tensor:
-    model.eval()
-    return probe.logits(model, tokens).float().cpu()
-
-
-def _loaded_logits(probe: Probe, model: nn.Module, tokens: Tensor) -> Tensor:
-    first = next(model.parameters(), None)
-    return _eval_logits(probe, model, tokens if first is None else tokens.to(first.device))
-
-
-def _same_values(a: State, b: State) -> bool:
-    return a.parameters.keys() == b.parameters.keys() and all(
-        same_bytes(tensor, b.parameters[name]) for name, tensor in a.parameters.items()
-    )
-
-
 def _equal(saved: Tensor, loaded: Tensor | None) -> bool:
     """Whether values agree exactly; a wider dtype may hold the same values."""
     if loaded is None or saved.shape != loaded.shape:
@@ -536,34 +442,13 @@ def _equal(saved: Tensor, loaded: Tensor | None) -> bool:
     return same_bytes(saved.double(), loaded.double())
 
 
-def _distance(a: Tensor, b: Tensor) -> float:
-    return float((a.double() - b.double()).abs().max()) if a.numel() else 0.0
-
-
 def _gradient_lost(before: Tensor | None, after: Tensor | None) -> bool:
     return before is not None and (after is None or not torch.equal(before, after))
-
-
-def _logit_difference(trip: RoundTrip) -> float:
-    before, after = trip.logits
-    return _distance(before, after) if before.shape == after.shape else float("inf")
-
-
-def _logits_agree(trip: RoundTrip) -> bool:
-    if not trip.repeatable:
-        return True  # the model does not agree with itself: that is for `modes`
-    noise = LOGIT_NOISE * max(1.0, float(trip.logits[0].abs().max()))
-    if trip.saved.parameters.keys() == trip.first.parameters.keys() and any(
-        trip.saved.parameters[n].dtype != trip.first.parameters[n].dtype
-        for n in trip.saved.parameters
-    ):
-        noise *= 1e3  # equal values in another dtype: the arithmetic differs
-    return _logit_difference(trip) <= noise
 
 
 def _logits_text(trip: RoundTrip) -> Text:
     if not trip.repeatable:
         return say("logits were not compared: the model does not repeat its own")
-    if _logit_difference(trip) == 0:
+    if trip.logit_difference == 0:
         return say("the logits are equal bit for bit")
-    return say("the logits differ by up to {worst}", worst=_logit_difference(trip))
+    return say("the logits differ by up to {worst}", worst=trip.logit_difference)

@@ -12,8 +12,8 @@ from exercises._exercise import Bug, Exercise
 from exercises._lab import Lab
 from exercises._run import run
 from exercises._symptom import train_briefly
-from minigpt import MiniGPT, MiniGPTConfig, evaluate
-from minigpt.evaluate import evaluation_mode
+from minigpt import MiniGPT, MiniGPTConfig
+from minigpt.evaluate import evaluate, evaluation_mode
 
 ROWS = 16  # windows in one batch
 STEPS = 60
@@ -24,10 +24,10 @@ def break_left_in_eval(lab: Lab) -> Pipeline:
 
     @torch.no_grad()
     def evaluate_once(model: nn.Module, ids: Tensor) -> float:
-        was_training = model.training
+        was_training = False  # BROKEN: was was_training = model.training
         model.eval()
         loss = _mean_over_tokens(lab, model, ids)
-        model.train(False)  # BROKEN: was model.train(was_training)
+        model.train(was_training)
         return loss
 
     return lab.pipeline(evaluate=evaluate_once)

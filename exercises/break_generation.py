@@ -90,19 +90,20 @@ def _empty_cache(lab: Lab) -> KeyValueCache:
 
 
 def symptom(lab: Lab, pipeline: Pipeline) -> Mapping[str, str]:
-    """Train briefly; return what is generated, twice, and the training loss, which is the same."""
+    """Train briefly; return the training loss and texts: a short one, twice, and a long one."""
     model, losses = train_briefly(lab, pipeline)
     generate = pipeline.generate
     assert generate is not None
-    prompt = lab.val_ids[None, :16]
+    prompt = lab.val_ids[None, :8]
     texts = [
-        lab.tokenizer.decode(generate(model, prompt, SAMPLE_LENGTH)[0][-SAMPLE_LENGTH:].tolist())
-        for _ in range(2)
+        lab.tokenizer.decode(generate(model, prompt, count)[0].tolist())
+        for count in (8, 8, SAMPLE_LENGTH)
     ]
     return {
         "training loss": f"{losses[-10:].mean().item():.3f} nats",
-        "greedy text": repr(texts[0]),
+        "8 letters and 8 more": repr(texts[0]),
         "the same once more": repr(texts[1]),
+        f"8 letters and {SAMPLE_LENGTH} more": repr(texts[2]),
     }
 
 

@@ -81,14 +81,18 @@ def symptom(lab: Lab, pipeline: Pipeline) -> Mapping[str, str]:
             float(train_step(model, optimizer, *pair))
             for pair in itertools.islice(batches_from(0), STEPS_BEFORE)
         ]
+        for group in optimizer.param_groups:
+            group["lr"] *= 0.1  # as a schedule has it late in a run
         path = lab.folder / "resume"
         save_state(model, optimizer, STEPS_BEFORE, path)
         model, optimizer, step = load_state(path)
+        rate = optimizer.param_groups[0]["lr"]
         after = [
             float(train_step(model, optimizer, *pair))
             for pair in itertools.islice(batches_from(step), STEPS_AFTER)
         ]
     return {
+        "learning rate after loading": f"{rate:g}",
         f"loss, last 5 of {STEPS_BEFORE} steps": f"{sum(before[-5:]) / 5:.3f} nats",
         "loss, first 5 after loading": f"{sum(after[:5]) / 5:.3f} nats",
         "loss, 15 steps later": f"{sum(after[-5:]) / 5:.3f} nats",

@@ -320,7 +320,7 @@ def test_kinks_are_not_wrong_values() -> None:
     """ReLU and routing: over five seeds no parameter is blamed."""
     for seed in range(5):
         torch.manual_seed(seed)
-        for model in (TinyGPT(), MixtureOfExperts()):
+        for model in (TinyGPT(), TinyGPT(L=16), MixtureOfExperts()):
             gaps = measure_truth(Probe(Pipeline(model), seed=seed))
             assert gaps is not None
             assert max(gaps.values()) == 0.0

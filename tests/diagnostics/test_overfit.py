@@ -19,7 +19,7 @@ from diagnostics._batch_floor import (
     position_only,
     whole_prefix,
 )
-from diagnostics.overfit import without_dropout
+from diagnostics._overfit_curve import without_dropout
 from minigpt import MiniGPT, MiniGPTConfig
 from tests.diagnostics.tiny import (
     Bigram,
@@ -191,7 +191,7 @@ def test_clamped_loss_is_bounded(bounds: dict[str, float]) -> None:
         forward=by_hand(lambda z, y: cross_entropy(z, y).clamp(**bounds)),
     )
     assert (result.reason, result.status) == ("overfit.loss_is_bounded", Status.FAIL)
-    assert f"exactly 2" in result.claim
+    assert "exactly 2" in result.claim
     assert result.numbers["steps"] <= 200  # it gives up early
 
 
