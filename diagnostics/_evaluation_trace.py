@@ -1,4 +1,4 @@
-"""What an evaluation really computed, seen from inside the model, and which formula gives its value.
+"""What an evaluation computed, seen from inside the model, and which formula gives its value.
 
 Every row that the model reads is found again in the ids, so that the true next token of every
 position is known whatever windows the evaluation chose, and its nats are taken from the very
@@ -20,7 +20,8 @@ from torch import Tensor
 from diagnostics._adapter import UnreadableOutputError, read_output
 
 KEY_LENGTH = 8  # tokens by which a row is looked up before it is compared as a whole
-RELATIVE = {8: 1e-5, 4: 1e-4, 2: 2e-2}  # by bytes of a logit: two sums of thousands of nats
+RELATIVE = 1e-5  # two float32 sums of thousands of nats; measured 1e-6
+RELATIVE_HALF = 2e-2  # a cross-entropy computed in half precision
 NAN = float("nan")
 
 
@@ -33,7 +34,7 @@ class Row:
     nats: Tensor  # (T,) of the true next token
     own: Tensor  # (T,) of the token that was read
     skipped: Tensor  # (T,) of the token after the next
-    inner: Tensor  # (T,) of the row's own next token, padding included; the last one is NaN
+    inner: Tensor  # (T,) of the row's own next token, padding included
     padded: int  # tokens at the row's end that are not from the ids
 
 
@@ -92,7 +93,8 @@ class Recorder:
         real = (torch.arange(T + 1) <= known) & (ahead < len(self.ids))
         after = torch.where(real, self.ids[ahead.clamp(max=len(self.ids) - 1)], -1)
         true = torch.where(torch.arange(T) < known, after[:-1], -1)
-        inner = torch.cat([row[1:], torch.tensor([-1])])
+        following = after[known - 1 : known] if known == T else row[-1:]  # text, or more padding
+        inner = torch.cat([row[1:], following])
         wanted = torch.stack([true, row, after[1:], inner])  # (4, T)
         self.rows.append(Row(call, start, *_pick(surprise, wanted, first), T - known))
 
@@ -149,10 +151,12 @@ def scored_places(recorder: Recorder) -> set[int]:
 
 def fitting_formula(recorder: Recorder, value: float) -> str | None:
     """Return the reason of the first formula that gives the value, "" for health, or None."""
-    limit = RELATIVE.get(recorder.bytes_per_logit, RELATIVE[4])
-    for formula in _formulas(recorder):
-        if abs(value - formula.value) <= limit * max(1.0, abs(formula.value)):
-            return formula.reason
+    formulas = [*_formulas(recorder)]
+    limits = (RELATIVE, RELATIVE_HALF) if recorder.bytes_per_logit < 4 else (RELATIVE,)
+    for limit in limits:
+        for formula in formulas:
+            if abs(value - formula.value) <= limit * max(1.0, abs(formula.value)):
+                return formula.reason
     return None
 
 
@@ -178,11 +182,13 @@ def _formulas(recorder: Recorder) -> Iterator[Formula]:
     rows = recorder.rows
     if any(row.padded for row in rows):
         yield Formula("padding_counted", _mean(torch.cat([row.inner for row in rows])))
+        yield Formula("padding_counted", _mean(torch.cat([row.inner[:-1] for row in rows])))
     for reason, kept in (
         ("not_shifted", [row.own for row in rows]),
         ("not_shifted", [row.own[1:] for row in rows]),
         ("shifted_twice", [row.skipped for row in rows]),
         ("shifted_twice", [row.skipped[:-1] for row in rows]),
+        ("shifted_twice", [row.skipped[:-2] for row in rows]),
     ):
         yield Formula(reason, _mean(torch.cat(kept)))
 

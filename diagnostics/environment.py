@@ -404,7 +404,10 @@ def _judge_optimizer(probe: Probe) -> Iterator[CheckResult]:
         return
     with probe.model() as model, probe.seeded("make_optimizer"):
         names = {id(p): name for name, p in model.named_parameters()}
-        optimizer = make(model)
+        try:
+            optimizer = make(model)
+        except Exception:  # any: a maker that refuses this model is for `optimizer` to report
+            return
         for parameter, state in optimizer.state.items():
             for key, value in state.items():
                 if isinstance(value, Tensor) and value.shape == parameter.shape:

@@ -86,6 +86,7 @@ def run(probe: Probe) -> CheckResult:
         )
     findings = [
         *_judge_leftovers(first, second, trained),
+        *_judge_finite(first),
         *_judge_modes(first, trained, drops),
         *_judge_repeats(first, second),
         *_judge_value(probe, first),
@@ -331,21 +332,26 @@ def _judge_repeats(first: Call, second: Call) -> Iterator[CheckResult]:
     )
 
 
-def _judge_value(probe: Probe, first: Call) -> Iterator[CheckResult]:
-    """The value is the mean nats of the next tokens that were read."""
-    recorder = first.recorder
-    if recorder.foreign_rows and not recorder.rows:
-        yield _ignores_ids(probe, recorder)
-        return
+def _judge_finite(first: Call) -> Iterator[CheckResult]:
+    """The value is a number."""
     if not math.isfinite(first.value):
         yield result(
             Status.FAIL,
             "not_finite",
             say("evaluate returns {value}", value=first.value),
-            measured=say("{n} rows were read", n=len(recorder.rows)),
+            measured=say("{n} rows were read", n=len(first.recorder.rows)),
             expected=say("a finite number of nats"),
             next_step=say("print the loss of each batch; an empty list of batches has no mean"),
         )
+
+
+def _judge_value(probe: Probe, first: Call) -> Iterator[CheckResult]:
+    """The value is the mean nats of the next tokens that were read."""
+    if not math.isfinite(first.value):
+        return
+    recorder = first.recorder
+    if recorder.foreign_rows and not recorder.rows:
+        yield _ignores_ids(probe, recorder)
         return
     if not recorder.rows:
         yield from _judge_from_outside(probe, first.ids)
@@ -408,7 +414,7 @@ def _judge_from_outside(probe: Probe, ids: Tensor) -> Iterator[CheckResult]:
         value = _call(probe, model, ids, "evaluation").value
     expected = ln(logits.shape[2])
     if not abs(value - expected) <= 1e-3 * expected:
-        told, cause, cure = FORMULAS["value"]
+        told, _, cure = FORMULAS["value"]
         yield result(
             Status.FAIL,
             "value",

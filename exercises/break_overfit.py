@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.optim import Optimizer
 
 from diagnostics import Pipeline
 from exercises._exercise import Bug, Exercise
@@ -92,7 +93,7 @@ def _memorise(lab: Lab, pipeline: Pipeline, rate: float) -> tuple[float, float]:
 
 
 def _pipeline_of(lab: Lab, kind: type[MiniGPT]) -> Pipeline:
-    """Describe the lab's pipeline with every model, the loaded one too, behaving as `kind`."""
+    """Describe the lab's pipeline with every model, loaded ones too, behaving as `kind`."""
 
     def edit(model: nn.Module) -> nn.Module:
         model.__class__ = kind
@@ -101,7 +102,11 @@ def _pipeline_of(lab: Lab, kind: type[MiniGPT]) -> Pipeline:
     def load_edited(path: Path) -> nn.Module:
         return edit(load(path))
 
-    return lab.pipeline(edit_model=edit, load=load_edited)
+    def load_state_edited(path: Path) -> tuple[nn.Module, Optimizer, int]:
+        model, optimizer, step = lab.load_state(path)
+        return edit(model), optimizer, step
+
+    return lab.pipeline(edit_model=edit, load=load_edited, load_state=load_state_edited)
 
 
 EXERCISE = Exercise(
