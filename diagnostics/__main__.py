@@ -168,7 +168,7 @@ def _minigpt_pipeline(options: argparse.Namespace) -> Pipeline:
         make_optimizer=lambda model: make_optimizer(model, learning_rate=LEARNING_RATE),
         evaluate=evaluate,  # type: ignore[arg-type]
         generate=lambda model, ids, n: generate(model, ids, n, greedy=True),  # type: ignore[arg-type]
-        save=lambda model, path: save_checkpoint(path, model, tokenizer),  # type: ignore[arg-type]
+        save=lambda model, path: save_checkpoint(path, model, tokenizer),
         load=lambda path: load_checkpoint(path).model,
         fresh=checkpoint.step == 0,
     )

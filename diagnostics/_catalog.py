@@ -209,6 +209,8 @@ def explain(name: str) -> str:
 def select(only: Iterable[str] | None = None, skip: Iterable[str] = ()) -> list[str]:
     """Return the names to run, in the catalogue's order; both arguments take checks and stages.
 
+    A word that names both, such as `shapes`, means the check.
+
     Raises ValueError for a name that is neither, with the closest ones.
     """
     wanted = None if only is None else _expand(only)
@@ -250,4 +252,5 @@ def _wrap_paragraphs(lines: list[str]) -> Iterator[str]:
 def _expand(names: Iterable[str]) -> set[str]:
     names = [names] if isinstance(names, str) else list(names)
     require_names(names)
-    return {row.name for row in _ROWS if row.name in names or row.stage in names}
+    stages = {name for name in names if name not in CATALOG}  # `shapes` means the check alone
+    return {row.name for row in _ROWS if row.name in names or row.stage in stages}

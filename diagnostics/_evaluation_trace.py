@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from diagnostics._adapter import UnreadableOutputError, read_output
+from diagnostics._side_effects import Leftovers, Watch
 
 KEY_LENGTH = 8  # tokens by which a row is looked up before it is compared as a whole
 RELATIVE = 1e-5  # two float32 sums of thousands of nats; measured 1e-6
@@ -87,7 +88,8 @@ class Recorder:
             return
         start, known = found
         if not self.score:
-            self.rows.append(Row(call, start, *[torch.empty(0)] * 4, T - known))
+            nothing = torch.empty(0)
+            self.rows.append(Row(call, start, nothing, nothing, nothing, nothing, T - known))
             return
         ahead = start + 1 + torch.arange(T + 1)  # (T + 1,) places of the next tokens, and one more
         real = (torch.arange(T + 1) <= known) & (ahead < len(self.ids))
@@ -96,7 +98,8 @@ class Recorder:
         following = after[known - 1 : known] if known == T else row[-1:]  # text, or more padding
         inner = torch.cat([row[1:], following])
         wanted = torch.stack([true, row, after[1:], inner])  # (4, T)
-        self.rows.append(Row(call, start, *_pick(surprise, wanted, first), T - known))
+        nats, own, skipped, inside = _pick(surprise, wanted, first)
+        self.rows.append(Row(call, start, nats, own, skipped, inside, T - known))
 
     def _locate(self, row: list[int]) -> tuple[int, int] | None:
         """Return (start, known tokens) of a row in the ids; padding on the right is allowed for."""
@@ -130,6 +133,31 @@ class Recorder:
         expected = self.rows[-1].start + len(self.rows[-1].nats) if self.rows else 0
         # of several equal windows, the one that goes on where the last row ended
         return min(starts, key=lambda start: abs(start - expected)) if starts else None
+
+
+@dataclass(frozen=True)
+class Call:
+    """One evaluation: what it returned, what it read, and what it left behind."""
+
+    ids: Tensor  # (N,)
+    value: float
+    recorder: Recorder
+    watch: Watch
+    leftovers: Leftovers
+    drew_random: bool
+    random_after: tuple[bytes, ...]
+
+    @property
+    def share_read(self) -> float:
+        """Share of the next tokens in the ids that were scored; NaN when nothing was seen."""
+        if not self.recorder.rows:
+            return float("nan")
+        return len(scored_places(self.recorder)) / (len(self.ids) - 1)
+
+    @property
+    def windows(self) -> list[int]:
+        """Where in the ids each row started."""
+        return [row.start for row in self.recorder.rows]
 
 
 @dataclass(frozen=True)

@@ -147,6 +147,10 @@ class Follower:
         yield Reading("argmin", lambda text, T0: -self.right(text, T0))
         yield Reading("first_position", lambda text, T0: self.logits(self.crop(text))[0])
         yield Reading("position_before", self._position_before)
+        yield Reading(
+            "position_before",
+            lambda text, T0: self.logits(self.crop(text[:-1] if len(text) > 1 else text))[-1],
+        )
         yield Reading("newest_token_only", lambda text, T0: self.logits(text[-1:])[-1])
         yield Reading(
             "prompt_not_read", lambda text, T0: self.logits(self.crop(text[T0 - 1 :]))[-1]
@@ -214,7 +218,7 @@ class Follower:
     def _penalised(self, penalty: float, seen: str) -> Scores:
         def scores(text: Tensor, T0: int) -> Tensor:
             chosen = self.right(text, T0).clone()
-            old = (text if seen == "text" else text[T0:]).unique()
+            old = torch.unique(text if seen == "text" else text[T0:])
             value = chosen[old]
             if penalty == float("inf"):
                 chosen[old] = -torch.inf

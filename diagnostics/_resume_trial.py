@@ -277,6 +277,8 @@ def read_order(probe: Probe) -> Order:
 def offsets_of(order: Order) -> list[int]:
     """Return every place in the run from its start at which the later batches lie."""
     later = order.later[:STEPS_AFTER]
+    if not later:
+        return []
     return [
         offset
         for offset in range(len(order.start) - len(later) + 1)

@@ -113,7 +113,7 @@ def random_states() -> tuple[bytes, bytes, bytes]:
 
 
 def is_reset(first: tuple[bytes, ...], second: tuple[bytes, ...]) -> bool:
-    """Whether calls under different seeds leave some generator in the same state: they seeded it."""
+    """Whether calls under different seeds leave some generator in one state: they seeded it."""
     return any(a == b for a, b in zip(first, second, strict=True))
 
 

@@ -45,7 +45,7 @@ from diagnostics._trace import declared_dropout, dropout_off
 
 # Fresh weights give one best token for ever, or one that hangs on the last token alone; measured
 # on GPT, GRU and zero-initialised heads, these give 10 to 28 different ones in 96 places.
-SHAKEN = {"jitter": 0.2, "scale": 3.0}
+SHAKEN: dict[str, Any] = {"jitter": 0.2, "scale": 3.0}
 EVERY_ID_MAX = 512  # vocabulary up to which every id is put into a prompt
 PROMPTS_MAX = 8
 
@@ -75,7 +75,7 @@ def run(probe: Probe) -> CheckResult:
     warnings: list[CheckResult] = []
     followed = 0
     for weights in (SHAKEN, {}):  # on shaken weights mistakes are told apart best
-        with probe.model(**weights) as model:  # type: ignore[arg-type]
+        with probe.model(**weights) as model:
             trial = Trial(probe, model, Follower(probe, model), shaken=bool(weights))
             for finding in trial.findings():
                 if finding.status is not Status.WARN:
@@ -307,7 +307,7 @@ class Trial:
 
     def _ignores_model(self, case: Case) -> bool:
         """Whether the text stays the same when every weight of the given model turns its sign."""
-        weights = [p for p in self.model.parameters() if p.is_floating_point()]
+        weights: list[Tensor] = [p for p in self.model.parameters() if p.is_floating_point()]
         with torch.no_grad():
             try:
                 torch._foreach_neg_(weights)
@@ -374,8 +374,7 @@ class Trial:
         if V <= EVERY_ID_MAX and not self.shaken:
             size = max(1, (block or V + 2) - 2)
             ids = torch.randperm(V, generator=self.probe.generator("every id"))
-            for chunk in ids.to(self.probe.device).split(size)[:PROMPTS_MAX]:
-                yield chunk
+            yield from torch.split(ids.to(self.probe.device), size)[:PROMPTS_MAX]
         for name in ("eos_token_id", "eot_token", "eos_id"):
             stop = getattr(self.probe.pipeline.tokenizer, name, None)
             if isinstance(stop, int) and 0 <= stop < V:

@@ -24,9 +24,7 @@ Break it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -34,7 +32,6 @@ from torch import Tensor
 from diagnostics._probe import MissingPartError, Probe
 from diagnostics._result import CheckResult, Status
 from diagnostics._sampling_readings import (
-    Formula,
     Setting,
     alternatives,
     before_temperature,
@@ -44,11 +41,10 @@ from diagnostics._sampling_readings import (
     top_k_mistakes,
     top_p_mistakes,
 )
-from diagnostics._sampling_words import MISTAKES, result
+from diagnostics._sampling_words import result
 from diagnostics._text import say
 
 VOCAB_SIZE = 32  # where nothing says V
-NOISE = 1e-5  # float32 softmax over 50,000 tokens stays within 1e-7 of float64
 HALF_NOISE = 0.03  # bfloat16 has 8 bits: 0.4 % a step, and sums of many
 SHIFTS = (0.0, -10.0, 10.0)  # all logits negative, all positive: the distribution is the same
 SPREAD = 2.0  # standard deviation of the logits
@@ -118,150 +114,19 @@ def _check(
     )
 
 
-@dataclass
-class Session:
-    """The function under examination and what was noticed beside its results."""
-
-    function: Callable[..., Any]
-    logits: Tensor  # (V,)
-    off: tuple[Any, Any] | None = None  # what stands for no top_k and no top_p
-    settings: int = 0
-    worst: float = 0.0
-    kept_of_ties: int = 0
-    changed_input: Setting | None = None
-    misshapen: str = ""
-    first_results: list[tuple[Setting, Tensor]] = field(default_factory=list)
-
-    def ask(self, setting: Setting) -> Tensor:
-        """Return the probabilities (V,) in float64 on the CPU. Raises what the function raises."""
-        given = setting.logits.clone()
-        if self.off is None:
-            self.off = self._find_off(given)
-        k = self.off[0] if setting.top_k is None else setting.top_k
-        p = self.off[1] if setting.top_p is None else setting.top_p
-        raw = self.function(given, setting.temperature, k, p)
-        if not torch.equal(given, setting.logits):
-            self.changed_input = self.changed_input or setting
-        got = torch.as_tensor(raw).detach().cpu()
-        if got.numel() != len(setting.logits) or not got.is_floating_point():
-            self.misshapen = self.misshapen or f"{tuple(got.shape)} of {got.dtype}"
-            return torch.full((len(setting.logits),), float("nan"), dtype=torch.float64)
-        return got.flatten().double()
-
-    def answer(self, setting: Setting) -> Tensor:
-        """As `ask`, and count it among the settings that were judged."""
-        got = self.ask(setting)
-        self.settings += 1
-        self.first_results.append((setting, got))
-        return got
-
-    def complaints(self) -> Iterator[CheckResult]:
-        """What is wrong beside the numbers: the shape, or an argument that was changed."""
-        if self.misshapen:
-            yield result(
-                Status.FAIL,
-                "wrong_shape",
-                say("the function does not return one probability per token"),
-                measured=say("{came}", came=self.misshapen),
-                expected=say("floating shape ({V},), as the logits", V=len(self.logits)),
-                next_step=say("return the probabilities of the whole vocabulary, zeros included"),
-            )
-        if self.changed_input is not None:
-            yield result(
-                Status.FAIL,
-                "changes_input",
-                say("the logits that are passed are changed in place"),
-                measured=say("changed by a call with {setting}", setting=str(self.changed_input)),
-                expected=say("the argument as it was: called twice, settings apply twice"),
-                causes=(say("logits /= temperature, or logits[mask] = -inf on the argument"),),
-                next_step=say("write logits = logits / temperature, which makes a new tensor"),
-            )
-
-    def _find_off(self, logits: Tensor) -> tuple[Any, Any]:
-        try:
-            self.function(logits.clone(), 1.0, None, None)
-        except TypeError:
-            return len(logits), 1.0
-        return None, None
-
-
-def _differs(got: Tensor, wanted: Tensor, noise: float = NOISE) -> bool:
-    return not bool((got - wanted).abs().max() <= noise)  # NaN differs
-
-
-def _judge(
-    session: Session,
-    settings: Sequence[Setting],
-    kind: str,
-    mistakes: Iterator[tuple[str, Formula]],
-) -> Iterator[CheckResult]:
-    """Compare a group of calls with the definition; name the mistake that gives all of them."""
-    answers = [(setting, session.answer(setting)) for setting in settings]
-    wrong = [pair for pair in answers if _differs(pair[1], distribution(pair[0]))]
-    for setting, got in answers:
-        session.worst = max(session.worst, float((got - distribution(setting)).abs().max()))
-    if not wrong or session.misshapen:
-        return
-    reason = next((r for r, formula in mistakes if _fits(answers, formula)), kind)
-    yield _wrong(reason, wrong, len(answers))
-
-
-def _fits(answers: list[tuple[Setting, Tensor]], formula: Formula) -> bool:
-    """Whether a mistake gives every answer; where it gives no number it says nothing."""
-    compared = 0
-    for setting, got in answers:
-        predicted = formula(setting)
-        if not bool(predicted.isfinite().all()):
-            continue
-        compared += 1
-        if _differs(got, predicted, NOISE * max(1.0, float(predicted.abs().max()))):
-            return False
-    return compared > 0
-
-
-def _wrong(reason: str, wrong: list[tuple[Setting, Tensor]], total: int) -> CheckResult:
-    told, cause, cure = MISTAKES[reason]
-    setting, got = wrong[0]
-    wanted = distribution(setting)
-    place = int((got - wanted).abs().nan_to_num(nan=float("inf")).argmax())
-    return result(
-        Status.FAIL,
-        reason,
-        say(told),
-        measured=say(
-            "token {i} has {got}; {kept} tokens kept, their sum {mass}",
-            i=place,
-            got=float(got[place]),
-            kept=int((got > 0).sum()),
-            mass=float(got.sum()),
-        ),
-        expected=say(
-            "{wanted}; {kept} tokens kept, sum 1",
-            wanted=float(wanted[place]),
-            kept=int((wanted > 0).sum()),
-        ),
-        where=say(
-            "{n} of {total} calls; first {setting}", n=len(wrong), total=total, setting=str(setting)
-        ),
-        causes=(say(cause),) if cause else (),
-        next_step=say(cure),
-        numbers={"wrong": len(wrong), "calls": total, "setting": str(setting)},
-    )
-
-
 # ---- the questions, in order ---------------------------------------------------------------
 
 
 def _ask_plain(session: Session) -> Iterator[CheckResult]:
     """All filters off: softmax, whatever is added to all logits."""
     settings = [Setting(session.logits + shift) for shift in SHIFTS]
-    yield from _judge(session, settings, "plain", plain_mistakes())
+    yield from judge(session, settings, "plain", plain_mistakes())
 
 
 def _ask_temperature(session: Session) -> Iterator[CheckResult]:
     """Logits are divided by the temperature."""
     settings = [Setting(session.logits + s, temperature=t) for s in SHIFTS for t in (0.5, 2.0)]
-    yield from _judge(session, settings, "temperature", temperature_mistakes())
+    yield from judge(session, settings, "temperature", temperature_mistakes())
 
 
 def _ask_zero(session: Session) -> Iterator[CheckResult]:
@@ -277,8 +142,8 @@ def _ask_zero(session: Session) -> Iterator[CheckResult]:
         except Exception:  # any: refusing is clear enough
             continue
         session.settings += 1
-        if _differs(got, best):
-            ignored = not _differs(got, logits.double().cpu().softmax(-1))
+        if differs(got, best):
+            ignored = not differs(got, logits.double().cpu().softmax(-1))
             yield result(
                 Status.FAIL,
                 "temperature_zero",
@@ -303,7 +168,7 @@ def _ask_top_k(session: Session) -> Iterator[CheckResult]:
     V = len(session.logits)
     counts = sorted({k for k in (1, 2, 3, V // 2, V - 1, V) if 1 <= k <= V})
     settings = [Setting(session.logits + s, top_k=k) for s in SHIFTS for k in counts]
-    yield from _judge(session, settings, "top_k", top_k_mistakes())
+    yield from judge(session, settings, "top_k", top_k_mistakes())
 
 
 def _ask_more_than_all(session: Session) -> Iterator[CheckResult]:
@@ -314,8 +179,8 @@ def _ask_more_than_all(session: Session) -> Iterator[CheckResult]:
     except Exception:  # any: refusing is clear enough
         return
     session.settings += 1
-    if _differs(got, distribution(setting)):
-        yield _wrong("top_k_above_v", [(setting, got)], 1)
+    if differs(got, distribution(setting)):
+        yield wrong("top_k_above_v", [(setting, got)], 1)
 
 
 def _ask_ties(session: Session) -> Iterator[CheckResult]:
@@ -331,23 +196,23 @@ def _ask_ties(session: Session) -> Iterator[CheckResult]:
         if setting.top_k:
             session.kept_of_ties = kept
         if not (abs(float(got.sum()) - 1) <= 1e-4 and kept >= least):
-            yield _wrong("ties", [(setting, got)], 1)
+            yield wrong("ties", [(setting, got)], 1)
 
 
 def _ask_top_p(session: Session) -> Iterator[CheckResult]:
-    """The smallest set that reaches p; p lies midway between two masses, so rounding is no excuse."""
+    """The smallest set that reaches p; p lies midway between two masses, out of rounding's reach."""
     settings = [
         Setting(session.logits + shift, top_p=p)
         for shift in SHIFTS
         for p in (*_midway(session.logits, (2, 3, len(session.logits) // 2)), 1.0)
     ]
-    yield from _judge(session, settings, "top_p", top_p_mistakes())
+    yield from judge(session, settings, "top_p", top_p_mistakes())
 
 
 def _ask_tiny_p(session: Session) -> Iterator[CheckResult]:
     """However small p is, the most probable token stays."""
     settings = [Setting(session.logits, top_p=p) for p in (1e-6, *_midway(session.logits, (1,)))]
-    yield from _judge(session, settings, "top_p_empty", iter(()))
+    yield from judge(session, settings, "top_p_empty", iter(()))
 
 
 def _ask_order(session: Session) -> Iterator[CheckResult]:
@@ -357,10 +222,10 @@ def _ask_order(session: Session) -> Iterator[CheckResult]:
         for p in _midway(tempered, (2, len(tempered) // 2)):
             setting = Setting(session.logits, temperature=temperature, top_p=p)
             got = session.answer(setting)
-            if not _differs(got, distribution(setting)):
+            if not differs(got, distribution(setting)):
                 continue
-            if _differs(got, before_temperature(setting)):
-                yield _wrong("top_p", [(setting, got)], 1)
+            if differs(got, before_temperature(setting)):
+                yield wrong("top_p", [(setting, got)], 1)
                 return
             yield result(
                 Status.WARN,
@@ -388,8 +253,8 @@ def _ask_together(session: Session) -> Iterator[CheckResult]:
             setting = Setting(session.logits + SHIFTS[1], temperature=0.7, top_k=k, top_p=p)
             got = session.answer(setting)
             fits = (distribution(setting), *alternatives(setting), before_temperature(setting))
-            if all(_differs(got, each) for each in fits):
-                yield _wrong("together", [(setting, got)], 1)
+            if all(differs(got, each) for each in fits):
+                yield wrong("together", [(setting, got)], 1)
                 return
 
 
@@ -400,7 +265,7 @@ def _ask_closed(session: Session) -> Iterator[CheckResult]:
     logits[logits.argmax()] = -torch.inf
     settings = [Setting(logits), Setting(logits, temperature=2.0), Setting(logits, top_k=V)]
     settings += [Setting(logits, top_k=1), Setting(logits, top_p=1.0)]
-    yield from _judge(session, settings, "closed_tokens", iter(()))
+    yield from judge(session, settings, "closed_tokens", iter(()))
 
 
 def _ask_large(session: Session) -> Iterator[CheckResult]:
@@ -411,9 +276,9 @@ def _ask_large(session: Session) -> Iterator[CheckResult]:
         for k in (None, 2)
     ]
     answers = [(setting, session.answer(setting)) for setting in settings]
-    wrong = [pair for pair in answers if _differs(pair[1], distribution(pair[0]), 1e-3)]
+    wrong = [pair for pair in answers if differs(pair[1], distribution(pair[0]), 1e-3)]
     if wrong:
-        yield _wrong("overflow", wrong, len(answers))
+        yield wrong("overflow", wrong, len(answers))
 
 
 def _ask_half(session: Session) -> Iterator[CheckResult]:
@@ -425,8 +290,8 @@ def _ask_half(session: Session) -> Iterator[CheckResult]:
         except Exception:  # any: not every operation has a half precision kernel
             continue
         session.settings += 1
-        if _differs(got, distribution(setting), HALF_NOISE):
-            yield _wrong("half", [(setting, got)], 1)
+        if differs(got, distribution(setting), HALF_NOISE):
+            yield wrong("half", [(setting, got)], 1)
             return
 
 
@@ -434,8 +299,8 @@ def _ask_again(session: Session) -> Iterator[CheckResult]:
     """The same call gives the same again: nothing is kept from call to call."""
     for setting, first in (session.first_results[3], session.first_results[-1]):
         again = session.ask(setting)
-        if _differs(again, first):
-            yield _wrong("remembers", [(setting, again)], 1)
+        if differs(again, first):
+            yield wrong("remembers", [(setting, again)], 1)
             return
 
 

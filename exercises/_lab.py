@@ -42,7 +42,7 @@ GRADIENT_NORM_MAX = 1.0
 TEXT_LENGTH = 40_000  # characters of the guide: enough for every check, encoded in milliseconds
 SEED = 42
 
-Edit = Callable[[MiniGPT], nn.Module]
+Edit = Callable[[Any], Any]  # (model) -> the same model, changed in place
 
 
 class Lab:
@@ -95,13 +95,18 @@ class Lab:
     def pipeline(self, *, edit_model: Edit | None = None, **parts: Any) -> Pipeline:
         """Describe the healthy pipeline with some parts replaced.
 
-        edit_model: applied to every model that is built, the given one and the fresh ones.
+        edit_model: changes a model in place and returns it; applied to every model, the given one,
+            fresh ones and loaded ones.
         parts: fields of Pipeline.
         """
         edit = edit_model or (lambda model: model)
 
         def make_model() -> nn.Module:
             return edit(MiniGPT(self.config))
+
+        def load_state(path: Path) -> tuple[nn.Module, torch.optim.Optimizer, int]:
+            model, optimizer, step = self.load_state(path)
+            return edit(model), optimizer, step
 
         healthy: dict[str, Any] = {
             "make_model": make_model,
@@ -119,9 +124,9 @@ class Lab:
             "generate": generate_greedily,
             "next_token_probabilities": next_token_probabilities,
             "save": self.save,
-            "load": load,
+            "load": lambda path: edit(load_checkpoint(path).model),
             "save_state": self.save_state,
-            "load_state": self.load_state,
+            "load_state": load_state,
             "batches_from": self.batches_from,
             "fresh": True,
         }
@@ -142,7 +147,7 @@ class Lab:
 
     def save(self, model: nn.Module, path: Path) -> None:
         """Write a native checkpoint."""
-        save_checkpoint(path, model, self.tokenizer)  # type: ignore[arg-type]
+        save_checkpoint(path, model, self.tokenizer)
 
     def save_state(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, step: int, path: Path
@@ -150,7 +155,7 @@ class Lab:
         """Write everything that a run needs to go on: model, optimizer, step, random states."""
         save_checkpoint(
             path.with_suffix(".safetensors"),
-            model,  # type: ignore[arg-type]
+            model,
             self.tokenizer,
             optimizer=optimizer,
             step=step,
@@ -172,11 +177,6 @@ class Lab:
             yield get_batch(self.train_ids, BATCH_SIZE, self.config.block_size, generator=generator)
 
 
-def load(path: Path) -> nn.Module:
-    """Read the model of a checkpoint."""
-    return load_checkpoint(path).model
-
-
 def train_step(
     model: nn.Module, optimizer: torch.optim.Optimizer, inputs: Tensor, targets: Tensor
 ) -> Tensor:
@@ -190,9 +190,9 @@ def train_step(
     return loss.detach()
 
 
-def generate_greedily(model: nn.Module, prompt: Tensor, count: int) -> Tensor:
+def generate_greedily(model: Any, prompt: Tensor, count: int) -> Tensor:
     """Continue prompt (1, T0) by `count` most probable tokens."""
-    return generate(model, prompt, count, greedy=True)  # type: ignore[arg-type]
+    return generate(model, prompt, count, greedy=True)
 
 
 def retype(model: nn.Module, old: type[nn.Module], new: type[nn.Module]) -> nn.Module:

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from diagnostics import Pipeline
 from diagnostics._adapter import read_output
+from diagnostics._probe import read_batch
 
 if TYPE_CHECKING:
     from exercises._lab import Lab
@@ -45,8 +46,8 @@ def train_briefly(lab: Lab, pipeline: Pipeline, steps: int = STEPS) -> tuple[nn.
         optimizer = make_optimizer(model)
         losses = []
         for _ in range(steps):
-            inputs, targets = get_batch(lab.train_ids)  # type: ignore[misc]
-            losses.append(train_step(model, optimizer, inputs, targets))
+            batch = read_batch(get_batch(lab.train_ids), "get_batch")
+            losses.append(train_step(model, optimizer, batch.inputs, batch.targets))
     return model, torch.stack([torch.as_tensor(loss).detach() for loss in losses])
 
 
@@ -81,7 +82,9 @@ def _logits(lab: Lab, model: nn.Module, inputs: Tensor) -> Tensor:
     was_training = model.training
     model.eval()
     with torch.no_grad():
-        output = read_output(model(inputs), *inputs.shape, lab.tokenizer.vocab_size)
+        output = read_output(
+            model(inputs), inputs.shape[0], inputs.shape[1], lab.tokenizer.vocab_size
+        )
     model.train(was_training)
     return output.logits
 

@@ -6,17 +6,15 @@ Shapes: B batch, T time, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.optim import Optimizer
 
 from diagnostics import Pipeline
 from exercises._exercise import Bug, Exercise
-from exercises._lab import Lab, load
+from exercises._lab import Lab, retype
 from exercises._run import run
 from minigpt import MiniGPT, make_optimizer
 from minigpt.model import CausalSelfAttention
@@ -37,7 +35,7 @@ def break_clamped(lab: Lab) -> Pipeline:
                 loss = loss.clamp(min=2.0)  # BROKEN: was loss = loss.clamp(min=0.0)
             return logits, loss
 
-    return _pipeline_of(lab, Clamped)
+    return lab.pipeline(edit_model=lambda model: retype(model, MiniGPT, Clamped))
 
 
 def break_capped(lab: Lab) -> Pipeline:
@@ -54,7 +52,7 @@ def break_capped(lab: Lab) -> Pipeline:
                 return logits, None
             return logits, functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
-    return _pipeline_of(lab, Capped)
+    return lab.pipeline(edit_model=lambda model: retype(model, MiniGPT, Capped))
 
 
 def memorising_symptom(lab: Lab, pipeline: Pipeline) -> Mapping[str, str]:
@@ -90,23 +88,6 @@ def _memorise(lab: Lab, pipeline: Pipeline, rate: float) -> tuple[float, float]:
         logits = model(inputs)[0]
     loss = functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
     return float(loss), float((logits.argmax(-1) == targets).float().mean())
-
-
-def _pipeline_of(lab: Lab, kind: type[MiniGPT]) -> Pipeline:
-    """Describe the lab's pipeline with every model, loaded ones too, behaving as `kind`."""
-
-    def edit(model: nn.Module) -> nn.Module:
-        model.__class__ = kind
-        return model
-
-    def load_edited(path: Path) -> nn.Module:
-        return edit(load(path))
-
-    def load_state_edited(path: Path) -> tuple[nn.Module, Optimizer, int]:
-        model, optimizer, step = lab.load_state(path)
-        return edit(model), optimizer, step
-
-    return lab.pipeline(edit_model=edit, load=load_edited, load_state=load_state_edited)
 
 
 EXERCISE = Exercise(

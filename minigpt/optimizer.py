@@ -25,7 +25,7 @@ def make_optimizer(
     """
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trainable:
-        raise ValueError("an optimizer needs a trainable parameter, and all of the model's are frozen")
+        raise ValueError("nothing to train: every parameter of the model is frozen")
     groups = [
         {"params": [p for p in trainable if p.ndim >= 2], "weight_decay": weight_decay},
         {"params": [p for p in trainable if p.ndim < 2], "weight_decay": 0.0},

@@ -334,10 +334,10 @@ def test_a_stop_token_ends_text_with_a_warning_and_in_the_prompt_it_is_a_fault()
     assert "token 5" in result.claim
 
     def stops_at_once(model: nn.Module, ids: Tensor, n: int) -> Tensor:
-        return ids if bool((ids == 5).any()) and ids.shape[1] > 4 else build()(model, ids, n)
+        return ids if bool((ids == 39).any()) else build()(model, ids, n)
 
-    result = check_generation(TinyGPT(), stops_at_once)
-    assert result.status is Status.FAIL
+    result = check_generation(TinyGPT(40), stops_at_once)
+    assert (result.status, result.reason) == (Status.FAIL, "generation.prompt_ends_text")
 
 
 def test_ids_of_a_padded_vocabulary_are_a_warning_until_they_are_generated() -> None:

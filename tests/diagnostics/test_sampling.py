@@ -60,7 +60,7 @@ def test_the_definition_keeps_the_smallest_set_that_reaches_p() -> None:
 
 
 def test_the_definition_divides_by_the_temperature_and_keeps_k() -> None:
-    """ln 4, ln 2 and ln 1 at temperature 0.5 are 16 : 4 : 1; with k = 2 they are 16 : 4."""
+    """Ln 4, ln 2 and ln 1 at temperature 0.5 are 16 : 4 : 1; with k = 2 they are 16 : 4."""
     logits = torch.tensor([1.0, 4.0, 2.0]).log()
     got = distribution(Setting(logits, temperature=0.5, top_k=2))
     assert torch.allclose(got, torch.tensor([0.0, 0.8, 0.2], dtype=torch.float64), atol=1e-6)

@@ -175,9 +175,7 @@ def _never_runs(lab: Lab):  # type: ignore[no-untyped-def]  # noqa: ANN202
 def test_the_wrong_reason_is_not_a_catch(lab: Lab) -> None:
     module = importlib.import_module("exercises.break_shift")
     bug = dataclasses.replace(module.EXERCISE.bugs[0], reason="shift.backward")
-    assert prove(lab, bug).problems == (
-        "shift failed for shift.identical, not for shift.backward",
-    )
+    assert prove(lab, bug).problems == ("shift failed for shift.identical, not for shift.backward",)
 
 
 def test_a_broken_laboratory_is_not_the_students_fault(lab: Lab) -> None:
