@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from diagnostics._report import Report
     from diagnostics._result import CheckFailedError, CheckResult, Status
     from diagnostics._suite import diagnose
+    from diagnostics.batch_independence import check_batch_independence
     from diagnostics.batches import check_batches
     from diagnostics.causal_independence import check_causal_independence
     from diagnostics.checkpoint import check_checkpoint
+    from diagnostics.context import check_context
     from diagnostics.environment import check_environment
     from diagnostics.evaluation import check_evaluation
     from diagnostics.files import check_files
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
     from diagnostics.modes import check_modes
     from diagnostics.optimizer import check_optimizer
     from diagnostics.overfit import check_overfit
+    from diagnostics.padding import check_padding
+    from diagnostics.positions import check_positions
+    from diagnostics.prefix import check_prefix
     from diagnostics.range import check_range
     from diagnostics.resume import check_resume
     from diagnostics.roundtrip import check_roundtrip
@@ -47,9 +52,11 @@ __all__ = [
     "Report",
     "Status",
     "assert_finite_tensor",
+    "check_batch_independence",
     "check_batches",
     "check_causal_independence",
     "check_checkpoint",
+    "check_context",
     "check_environment",
     "check_evaluation",
     "check_files",
@@ -62,6 +69,9 @@ __all__ = [
     "check_modes",
     "check_optimizer",
     "check_overfit",
+    "check_padding",
+    "check_positions",
+    "check_prefix",
     "check_range",
     "check_resume",
     "check_roundtrip",

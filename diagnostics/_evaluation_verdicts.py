@@ -15,6 +15,9 @@ from diagnostics._side_effects import is_reset
 from diagnostics._text import say
 from diagnostics.shift import locate
 
+REPEAT = 1e-6  # relative; the same windows give the same loss bit for bit on a CPU
+READ_SHARE_MIN = 0.5  # dropping an unfinished batch of at most 64 windows still reads 97 %
+
 
 def judge_leftovers(first: Call, second: Call, trained: Call) -> Iterator[CheckResult]:
     """Weights, buffers, gradients and random states belong to the training run."""
@@ -94,6 +97,10 @@ def judge_modes(first: Call, trained: Call, drops: bool) -> Iterator[CheckResult
             expected=say("eval mode, for the day that dropout is used"),
             next_step=say("call model.eval() first, and give the mode back afterwards"),
         )
+    yield from _judge_modes_left(first, trained)
+
+
+def _judge_modes_left(first: Call, trained: Call) -> Iterator[CheckResult]:
     for status, reason, mode, paths, cause in (
         (
             Status.FAIL,
@@ -258,9 +265,3 @@ def judge_manners(first: Call) -> Iterator[CheckResult]:
             expected=say("the state as it was"),
             next_step=say("draw from a torch.Generator of its own"),
         )
-
-
-REPEAT = 1e-6  # relative; the same windows give the same loss bit for bit on a CPU
-
-
-READ_SHARE_MIN = 0.5  # dropping an unfinished batch of at most 64 windows still reads 97 %

@@ -171,13 +171,12 @@ def format_fault(raw: Any, text: Tensor | None, prompt: Tensor, count: int) -> C
             if grown
             else say("return int64 ids of shape (1, T0 + n)"),
         )
-    measured = say("{T} tokens", T=len(text))
     if len(text) < T0 or not torch.equal(text[:T0].to(prompt.device), prompt):
         return result(
             Status.FAIL,
             "prompt_lost",
             say("the text does not begin with the prompt"),
-            measured=measured,
+            measured=say("{T} tokens", T=len(text)),
             expected=wanted,
             causes=(
                 (say("only the new tokens are returned"),)
@@ -191,7 +190,7 @@ def format_fault(raw: Any, text: Tensor | None, prompt: Tensor, count: int) -> C
             Status.FAIL,
             "too_many_tokens",
             say("{came} new tokens come where {n} were asked for", came=len(text) - T0, n=count),
-            measured=measured,
+            measured=say("{T} tokens", T=len(text)),
             expected=wanted,
             causes=(say("the loop runs to another limit than n"),),
             next_step=say("loop `for _ in range(n)`"),

@@ -102,9 +102,7 @@ def _trip(probe: Probe, model: nn.Module, folder: Path) -> Trip:
     optimizer = make_optimizer(model)
     for pair in batches[:STEPS_BEFORE]:
         step(model, optimizer, *pair)
-    for each in as_optimizers(optimizer):
-        for group in each.param_groups:
-            group["lr"] = group["lr"] * RATE_FACTOR
+    _lower_rates(optimizer)
     saved, saved_optimizer = read_state(model), read_optimizer(model, optimizer)
     chance, at_save = _Chance.read(), random_states()
     path = _save(probe, model, optimizer, folder)
@@ -176,6 +174,12 @@ def _comparable(value: Any) -> bool:
     if isinstance(value, Tensor):
         return value.numel() == 1
     return value is None or isinstance(value, (bool, int, float, str, tuple))
+
+
+def _lower_rates(optimizer: Optimizer) -> None:
+    for each in as_optimizers(optimizer):
+        for group in each.param_groups:
+            group["lr"] = group["lr"] * RATE_FACTOR
 
 
 def _same_rates(optimizer: Optimizer, saved: OptimizerState) -> None:

@@ -10,10 +10,13 @@ from torch import Tensor
 
 from diagnostics._guard import same_bytes
 from diagnostics._probe import Probe
+from diagnostics._result import CheckResult, Status
 from diagnostics._resume_trial import RATE_FACTOR, STEPS_BEFORE, Trip
 from diagnostics._state import fitting_change, some
 from diagnostics._text import Text, say
-from diagnostics.result import CheckResult, Status
+
+NOISE = {"cpu": 0.0}  # of the largest weight; the same sums in the same order on the same machine
+NOISE_ELSEWHERE = 1e-5  # atomic additions on a GPU come in any order
 
 
 def judge_saving(trip: Trip) -> Iterator[CheckResult]:
@@ -81,6 +84,12 @@ def judge_model(trip: Trip) -> Iterator[CheckResult]:
             next_step=say("write copies at the moment of saving; see `checkpoint`"),
             numbers={"weights": wrong},
         )
+    yield from _judge_structure(trip)
+
+
+def _judge_structure(trip: Trip) -> Iterator[CheckResult]:
+    """What is trainable, and which weights are one."""
+    saved, loaded = trip.saved, trip.loaded
     frozen = [n for n, was in saved.trainable.items() if loaded.trainable.get(n, was) != was]
     if frozen:
         yield result(
@@ -253,7 +262,7 @@ def judge_step(trip: Trip) -> Iterator[CheckResult]:
 
 
 def judge_future(trip: Trip) -> Iterator[CheckResult]:
-    """Both runs arrive at the same weights; and chance goes on, where steps use it."""
+    """Both runs arrive at the same weights."""
     wrong = _different(trip.continued.parameters, trip.resumed.parameters)
     noise = NOISE.get(trip.saved.device.split(":")[0], NOISE_ELSEWHERE)
     apart = [
@@ -293,6 +302,10 @@ def judge_future(trip: Trip) -> Iterator[CheckResult]:
             else say("look for state that neither model nor optimizer holds"),
             numbers={"apart": apart},
         )
+
+
+def judge_chance(trip: Trip) -> Iterator[CheckResult]:
+    """The random state comes back, where steps draw from it."""
     if trip.draws_random and not trip.random_kept:
         yield result(
             Status.WARN,
@@ -351,9 +364,3 @@ def result(
         next_step=next_step,
         numbers=numbers or {},
     )
-
-
-NOISE = {"cpu": 0.0}  # of the largest weight; the same sums in the same order on the same machine
-
-
-NOISE_ELSEWHERE = 1e-5  # atomic additions on a GPU come in any order

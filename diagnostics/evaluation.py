@@ -32,9 +32,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from diagnostics._evaluation_trace import (
-    Recorder,
-    scored_places,
+from diagnostics._evaluation_trace import Call, Recorder, scored_places
+from diagnostics._evaluation_verdicts import (
+    judge_finite,
+    judge_leftovers,
+    judge_manners,
+    judge_modes,
+    judge_repeats,
+    judge_value,
 )
 from diagnostics._evaluation_words import FORMULAS, result
 from diagnostics._pipeline import Pipeline
@@ -48,6 +53,7 @@ from diagnostics._trace import declared_dropout
 SCALE = 3.0  # of the weights: nats of a fresh model then differ by more than any rounding
 WINDOWS = (131, 9)  # most and fewest; 131 gives batches of 64 and of 32 a last one that is short
 TOKENS_MAX = 16_384
+WORK_MAX = 3e10  # parameters x tokens of one evaluation: about 2 s on one CPU core
 
 
 def check_evaluation(
@@ -127,7 +133,9 @@ def _ids_to_try(probe: Probe) -> Iterator[Tensor]:
         (x for x in (probe.pipeline.val_ids, probe.pipeline.train_ids) if x is not None), None
     )
     device = probe.device if given is None else torch.as_tensor(given).device
-    windows = min(WINDOWS[0], max(WINDOWS[1], TOKENS_MAX // T))
+    parameters = sum(p.numel() for p in probe.pipeline.model.parameters())
+    tokens = min(TOKENS_MAX, int(WORK_MAX / max(parameters, 1)))
+    windows = min(WINDOWS[0], max(WINDOWS[1], tokens // T))
     for count in (windows, 8 * windows):
         length = count * T + T // 2 + 1  # the last window is half a one
         generator = probe.generator("evaluation")

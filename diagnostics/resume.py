@@ -33,6 +33,7 @@ from torch.optim import Optimizer
 
 from diagnostics._pipeline import Pipeline
 from diagnostics._probe import MissingPartError, Probe
+from diagnostics._result import CheckResult, Status
 from diagnostics._resume_trial import (
     STEPS_BEFORE,
     Order,
@@ -40,8 +41,16 @@ from diagnostics._resume_trial import (
     offsets_of,
     read_order,
 )
+from diagnostics._resume_verdicts import (
+    judge_chance,
+    judge_future,
+    judge_model,
+    judge_optimizer,
+    judge_saving,
+    judge_step,
+    result,
+)
 from diagnostics._text import say
-from diagnostics.result import CheckResult, Status
 
 
 def check_resume(
@@ -83,6 +92,7 @@ def run(probe: Probe) -> CheckResult:
             *judge_optimizer(probe, trip),
             *judge_step(trip),
             *judge_future(trip),
+            *judge_chance(trip),
         ]
     if pipeline.batches_from is not None:
         findings += _judge_order(read_order(probe))

@@ -41,6 +41,7 @@ from diagnostics._sampling_readings import (
     top_k_mistakes,
     top_p_mistakes,
 )
+from diagnostics._sampling_session import Session, differs, fault, judge
 from diagnostics._sampling_words import result
 from diagnostics._text import say
 
@@ -180,7 +181,7 @@ def _ask_more_than_all(session: Session) -> Iterator[CheckResult]:
         return
     session.settings += 1
     if differs(got, distribution(setting)):
-        yield wrong("top_k_above_v", [(setting, got)], 1)
+        yield fault("top_k_above_v", [(setting, got)], 1)
 
 
 def _ask_ties(session: Session) -> Iterator[CheckResult]:
@@ -196,11 +197,11 @@ def _ask_ties(session: Session) -> Iterator[CheckResult]:
         if setting.top_k:
             session.kept_of_ties = kept
         if not (abs(float(got.sum()) - 1) <= 1e-4 and kept >= least):
-            yield wrong("ties", [(setting, got)], 1)
+            yield fault("ties", [(setting, got)], 1)
 
 
 def _ask_top_p(session: Session) -> Iterator[CheckResult]:
-    """The smallest set that reaches p; p lies midway between two masses, out of rounding's reach."""
+    """The smallest set that reaches p; p lies midway between two masses, far from rounding."""
     settings = [
         Setting(session.logits + shift, top_p=p)
         for shift in SHIFTS
@@ -225,7 +226,7 @@ def _ask_order(session: Session) -> Iterator[CheckResult]:
             if not differs(got, distribution(setting)):
                 continue
             if differs(got, before_temperature(setting)):
-                yield wrong("top_p", [(setting, got)], 1)
+                yield fault("top_p", [(setting, got)], 1)
                 return
             yield result(
                 Status.WARN,
@@ -254,7 +255,7 @@ def _ask_together(session: Session) -> Iterator[CheckResult]:
             got = session.answer(setting)
             fits = (distribution(setting), *alternatives(setting), before_temperature(setting))
             if all(differs(got, each) for each in fits):
-                yield wrong("together", [(setting, got)], 1)
+                yield fault("together", [(setting, got)], 1)
                 return
 
 
@@ -278,7 +279,7 @@ def _ask_large(session: Session) -> Iterator[CheckResult]:
     answers = [(setting, session.answer(setting)) for setting in settings]
     wrong = [pair for pair in answers if differs(pair[1], distribution(pair[0]), 1e-3)]
     if wrong:
-        yield wrong("overflow", wrong, len(answers))
+        yield fault("overflow", wrong, len(answers))
 
 
 def _ask_half(session: Session) -> Iterator[CheckResult]:
@@ -291,7 +292,7 @@ def _ask_half(session: Session) -> Iterator[CheckResult]:
             continue
         session.settings += 1
         if differs(got, distribution(setting), HALF_NOISE):
-            yield wrong("half", [(setting, got)], 1)
+            yield fault("half", [(setting, got)], 1)
             return
 
 
@@ -300,7 +301,7 @@ def _ask_again(session: Session) -> Iterator[CheckResult]:
     for setting, first in (session.first_results[3], session.first_results[-1]):
         again = session.ask(setting)
         if differs(again, first):
-            yield wrong("remembers", [(setting, again)], 1)
+            yield fault("remembers", [(setting, again)], 1)
             return
 
 

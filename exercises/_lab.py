@@ -114,6 +114,8 @@ class Lab:
             "vocab_size": self.tokenizer.vocab_size,
             "block_size": self.config.block_size,
             "tokenizer": self.tokenizer,
+            # the rarest character stands in for a pad: it is never doubled, as padding would be
+            "pad_id": int(self.train_ids.bincount(minlength=self.config.vocab_size).argmin()),
             "train_text": self.train_text,
             "train_ids": self.train_ids,
             "val_ids": self.val_ids,

@@ -225,9 +225,7 @@ def test_a_metric_without_shift_is_named() -> None:
         def evaluation(model: nn.Module, ids: Tensor) -> float:
             rows = ids[: len(ids) // T * T].view(-1, T)
             logits = logits_of(model, rows)[:, : T - step] if step else logits_of(model, rows)
-            return float(
-                functional.cross_entropy(logits.flatten(0, 1), rows[:, step:].flatten())
-            )
+            return float(functional.cross_entropy(logits.flatten(0, 1), rows[:, step:].flatten()))
 
         return evaluation
 

@@ -125,7 +125,8 @@ BROKEN: list[tuple[str, Filter]] = [
     ("temperature_zero", lambda x, t, k, p: build()(x / t, 1.0, k, p)),
     ("changes_input", build(scale=lambda x, t: x.div_(t))),
     ("top_k_ignored", build(removed_by_k=lambda x, k: torch.zeros_like(x, dtype=torch.bool))),
-    ("top_k_off_by_one", build(removed_by_k=lambda x, k: x < x.topk(min(k + 1, len(x))).values[-1])),
+    ("top_k_off_by_one", build(removed_by_k=lambda x, k: x
+        < x.topk(min(k + 1, len(x))).values[-1])),
     ("top_k_off_by_one", build(removed_by_k=lambda x, k: x <= x.topk(k).values[-1])),
     ("top_k_fill", build(fill=-1e-10)),
     ("top_k_fill", build(fill=0.0)),
@@ -190,7 +191,7 @@ def test_half_precision_that_gives_nan_is_a_fault() -> None:
 
 
 def test_closed_tokens_must_stay_closed() -> None:
-    """A closed token that comes back as logit 0 gets a share; at -20 it gets nothing that counts."""
+    """A closed token that comes back as logit 0 gets a share; at -20 none that counts."""
     result = check_sampling(lambda x, t, k, p: build()(x.nan_to_num(neginf=-20.0), t, k, p))
     assert result.reason == "sampling.ok"
     result = check_sampling(lambda x, t, k, p: build()(x.nan_to_num(neginf=0.0), t, k, p))
