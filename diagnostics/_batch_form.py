@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diagnostics._result import CheckResult, Status
+from diagnostics._result import CheckResult, Status, verdict
 from diagnostics._text import Text, say
 
 
@@ -32,13 +32,15 @@ def judge_one(
     if inputs.ndim != 2 or inputs.shape != targets.shape:
         return _wrong_shape(inputs, targets, shown)
     if inputs.numel() == 0:
-        return fault("empty", say("the batch is empty"), shown, say("at least one row and token"))
+        return fault(
+            "batches.empty", say("the batch is empty"), shown, say("at least one row and token")
+        )
     for name, tensor in (("inputs", inputs), ("targets", targets)):
         if tensor.dtype != torch.int64:
             return _wrong_dtype(name, tensor, shown)
     if mask is not None and mask.shape != inputs.shape:
         return fault(
-            "mask",
+            "batches.mask",
             say("the attention mask has another shape than the ids"),
             shown,
             say("{shape}", shape=tuple(inputs.shape)),
@@ -50,7 +52,7 @@ def judge_one(
     T = inputs.shape[1]
     if block_size is not None and block_size < T:
         return fault(
-            "too_long",
+            "batches.too_long",
             say("rows of {T} tokens do not fit a block of {block}", T=T, block=block_size),
             shown,
             say("T <= {block}", block=block_size),
@@ -74,7 +76,7 @@ def _judge_values(
             outside = (ids < 0) | (ids >= vocab_size)
             if bool(outside.any()):
                 return fault(
-                    "ids",
+                    "batches.ids",
                     say("{name} hold id {id}", name=name, id=int(ids[outside][0])),
                     say("{count} of {all} ids", count=int(outside.sum()), all=ids.numel()),
                     say(
@@ -90,7 +92,7 @@ def _judge_values(
         if bool(padded.any()):
             row = int(torch.nonzero(padded)[0])
             return fault(
-                "pads_unmasked",
+                "batches.pads_unmasked",
                 say(
                     "{count} row(s) begin with padding, and no attention mask comes along",
                     count=int(padded.sum()),
@@ -110,7 +112,7 @@ def _not_tensors(inputs: Any, targets: Any) -> CheckResult:
     lengths = sorted({len(row) for part in rows for row in part if hasattr(row, "__len__")})
     ragged = len(lengths) > 1
     return fault(
-        "ragged" if ragged else "not_tensors",
+        "batches.ragged" if ragged else "batches.not_tensors",
         say("rows have different lengths, so they cannot be one tensor")
         if ragged
         else say("the batch is not made of tensors"),
@@ -135,7 +137,7 @@ def _wrong_shape(inputs: Tensor, targets: Tensor, shown: Text) -> CheckResult:
     elif inputs.ndim == targets.ndim == 2 and abs(inputs.shape[1] - targets.shape[1]) == 1:
         causes = (say("inputs and targets were cut with ends that differ by one"),)
     return fault(
-        "shape",
+        "batches.shape",
         say(
             "inputs {a} and targets {b} are not two equal shapes (B, T)",
             a=tuple(inputs.shape),
@@ -151,7 +153,7 @@ def _wrong_shape(inputs: Tensor, targets: Tensor, shown: Text) -> CheckResult:
 def _wrong_dtype(name: str, tensor: Tensor, shown: Text) -> CheckResult:
     kind = str(tensor.dtype).removeprefix("torch.")
     return fault(
-        "dtype",
+        "batches.dtype",
         say("{name} are {kind}, not int64", name=name, kind=kind),
         shown,
         say("int64: an embedding looks ids up, and cross_entropy takes no other whole type"),
@@ -167,7 +169,7 @@ def wrong_device(
 ) -> CheckResult:
     return verdict(
         status,
-        "device",
+        "batches.device",
         say(
             "the {name} is on {device}, the {other} on {wanted}",
             name=name,
@@ -196,7 +198,7 @@ def describe(inputs: Tensor, targets: Tensor, mask: Tensor | None) -> Text:
 
 
 def fault(
-    word: str,
+    reason: str,
     claim: Text,
     measured: Text,
     expected: Text,
@@ -208,7 +210,7 @@ def fault(
 ) -> CheckResult:
     return verdict(
         Status.FAIL,
-        word,
+        reason,
         claim,
         measured=measured,
         expected=expected,
@@ -216,30 +218,4 @@ def fault(
         causes=causes,
         next_step=next_step or say("print each key of the batch with its shape and dtype"),
         numbers=numbers,
-    )
-
-
-def verdict(
-    status: Status,
-    word: str,
-    claim: Text,
-    *,
-    measured: str = "",
-    expected: str = "",
-    where: str = "",
-    causes: tuple[Text, ...] = (),
-    next_step: str = "",
-    numbers: dict[str, Any] | None = None,
-) -> CheckResult:
-    return CheckResult(
-        check="batches",
-        status=status,
-        reason=f"batches.{word}",
-        claim=claim,
-        measured=measured,
-        expected=expected,
-        where=where,
-        causes=causes,
-        next_step=next_step,
-        numbers=numbers or {},
     )

@@ -81,7 +81,7 @@ Formula = Callable[[Case], float]
 class Reading:
     """A formula that gave the reported number everywhere, and its parameter if it has one."""
 
-    reason: str  # the word after "loss."
+    reason: str
     parameter: float | None = None
 
 
@@ -117,7 +117,7 @@ def _candidates(cases: Sequence[Case]) -> Iterator[Reading]:
         if _fits_all(cases, formula):
             yield Reading(reason)
     for token in _ids_left_out(cases):
-        yield Reading("ignores_real_token", token)
+        yield Reading("loss.ignores_real_token", token)
     for reason, feature in _ADDED:
         yield from _solve_linear(cases, reason, feature)
     yield from _solve_scaled(cases)
@@ -152,28 +152,28 @@ def _alignments(labels: str) -> list[tuple[str, Formula]]:
 
     if labels == "same":
         return [
-            ("not_shifted", pair(0, None, 0, None)),
-            ("shifted_twice", pair(0, -2, 2, None)),
-            ("shifted_backward", pair(1, None, 0, -1)),
-            ("last_target_dropped", pair(0, -2, 1, -1)),
-            ("first_target_dropped", pair(1, -1, 2, None)),
-            ("last_position_only", pair(-2, -1, -1, None)),
-            ("first_position_only", pair(0, 1, 1, 2)),
-            ("wrapped_target", lambda c: _mean(c, c.logits, c.targets.roll(-1, 1))),
+            ("loss.not_shifted", pair(0, None, 0, None)),
+            ("loss.shifted_twice", pair(0, -2, 2, None)),
+            ("loss.shifted_backward", pair(1, None, 0, -1)),
+            ("loss.last_target_dropped", pair(0, -2, 1, -1)),
+            ("loss.first_target_dropped", pair(1, -1, 2, None)),
+            ("loss.last_position_only", pair(-2, -1, -1, None)),
+            ("loss.first_position_only", pair(0, 1, 1, 2)),
+            ("loss.wrapped_target", lambda c: _mean(c, c.logits, c.targets.roll(-1, 1))),
         ]
     return [
-        ("not_shifted", lambda c: _mean(c, c.logits, c.inputs)),
-        ("not_shifted", pair(1, None, 0, -1)),
-        ("shifted_twice", pair(0, -1, 1, None)),
-        ("shifted_twice", pair(0, -2, 2, None)),
-        ("shifted_backward", lambda c: _mean(c, c.logits[:, 1:], c.inputs[:, :-1])),
-        ("shifted_backward", pair(2, None, 0, -2)),
-        ("last_target_dropped", pair(0, -1, 0, -1)),
-        ("last_target_dropped", lambda c: _mean(c, c.logits[:, :-1], c.inputs[:, 1:])),
-        ("first_target_dropped", pair(1, None, 1, None)),
-        ("last_position_only", pair(-1, None, -1, None)),
-        ("first_position_only", pair(0, 1, 0, 1)),
-        ("wrapped_target", lambda c: _mean(c, c.logits, c.targets.roll(-1, 1))),
+        ("loss.not_shifted", lambda c: _mean(c, c.logits, c.inputs)),
+        ("loss.not_shifted", pair(1, None, 0, -1)),
+        ("loss.shifted_twice", pair(0, -1, 1, None)),
+        ("loss.shifted_twice", pair(0, -2, 2, None)),
+        ("loss.shifted_backward", lambda c: _mean(c, c.logits[:, 1:], c.inputs[:, :-1])),
+        ("loss.shifted_backward", pair(2, None, 0, -2)),
+        ("loss.last_target_dropped", pair(0, -1, 0, -1)),
+        ("loss.last_target_dropped", lambda c: _mean(c, c.logits[:, :-1], c.inputs[:, 1:])),
+        ("loss.first_target_dropped", pair(1, None, 1, None)),
+        ("loss.last_position_only", pair(-1, None, -1, None)),
+        ("loss.first_position_only", pair(0, 1, 0, 1)),
+        ("loss.wrapped_target", lambda c: _mean(c, c.logits, c.targets.roll(-1, 1))),
     ]
 
 
@@ -250,27 +250,30 @@ def _total(case: Case) -> float:
 
 
 _FORMS: list[tuple[str, Formula]] = [
-    ("double_softmax", _double_softmax),
-    ("summed", _total),
-    ("summed_over_time", lambda c: _total(c) / c.targets.shape[0]),
-    ("summed_over_rows", lambda c: _total(c) / c.targets.shape[1]),
-    ("denominator_counts_ignored", lambda c: _total(c) / c.aligned[1].numel()),
-    ("denominator_counts_ignored", lambda c: _total(c) / c.targets.numel()),
-    ("mean_of_row_means", _mean_of_rows),
-    ("flattened_in_another_order", _transposed_logits),
-    ("flattened_in_another_order", _transposed_targets),
-    ("flattened_in_another_order", _classes_as_time),
-    ("arguments_swapped", _one_hot_swapped),
-    ("arguments_swapped", _one_hot_softmaxed),
-    ("no_log", lambda c: float(-_picked(c, c.scored[0].softmax(-1)).mean())),
-    ("no_log", lambda c: float(1 - _picked(c, c.scored[0].softmax(-1)).mean())),
-    ("not_normalised", lambda c: float(-_picked(c, c.scored[0]).mean())),
-    ("squared_error", lambda c: _squared_error(c, c.scored[0])),
-    ("squared_error", lambda c: _squared_error(c, c.scored[0].softmax(-1))),
-    ("binary", _binary),
-    ("error_rate", lambda c: float((c.scored[0].argmax(-1) != c.scored[1]).double().mean())),
-    ("perplexity", lambda c: math.exp(min(c.reference, 700.0))),
-    ("probabilities_returned", lambda c: float(-_picked(c, c.scored[0].clamp_min(0).log()).mean())),
+    ("loss.double_softmax", _double_softmax),
+    ("loss.summed", _total),
+    ("loss.summed_over_time", lambda c: _total(c) / c.targets.shape[0]),
+    ("loss.summed_over_rows", lambda c: _total(c) / c.targets.shape[1]),
+    ("loss.denominator_counts_ignored", lambda c: _total(c) / c.aligned[1].numel()),
+    ("loss.denominator_counts_ignored", lambda c: _total(c) / c.targets.numel()),
+    ("loss.mean_of_row_means", _mean_of_rows),
+    ("loss.flattened_in_another_order", _transposed_logits),
+    ("loss.flattened_in_another_order", _transposed_targets),
+    ("loss.flattened_in_another_order", _classes_as_time),
+    ("loss.arguments_swapped", _one_hot_swapped),
+    ("loss.arguments_swapped", _one_hot_softmaxed),
+    ("loss.no_log", lambda c: float(-_picked(c, c.scored[0].softmax(-1)).mean())),
+    ("loss.no_log", lambda c: float(1 - _picked(c, c.scored[0].softmax(-1)).mean())),
+    ("loss.not_normalised", lambda c: float(-_picked(c, c.scored[0]).mean())),
+    ("loss.squared_error", lambda c: _squared_error(c, c.scored[0])),
+    ("loss.squared_error", lambda c: _squared_error(c, c.scored[0].softmax(-1))),
+    ("loss.binary", _binary),
+    ("loss.error_rate", lambda c: float((c.scored[0].argmax(-1) != c.scored[1]).double().mean())),
+    ("loss.perplexity", lambda c: math.exp(min(c.reference, 700.0))),
+    (
+        "loss.probabilities_returned",
+        lambda c: float(-_picked(c, c.scored[0].clamp_min(0).log()).mean()),
+    ),
 ]
 
 
@@ -278,7 +281,7 @@ def _ignored_as_class(cases: Sequence[Case]) -> Iterator[tuple[str, Formula]]:
     """Ignored targets scored as some real class: id 0, or what a negative index points at."""
     width = cases[0].logits.shape[-1]
     for token in dict.fromkeys((0, cases[0].ignore_index % width, width - 1)):
-        yield ("ignored_counted", partial(_with_ignored_as, token=token))
+        yield ("loss.ignored_counted", partial(_with_ignored_as, token=token))
 
 
 def _with_ignored_as(case: Case, token: int) -> float:
@@ -316,10 +319,10 @@ def _entropy(case: Case) -> float:
 
 
 _ADDED: list[tuple[str, Formula]] = [
-    ("label_smoothing", _smooth_part),
-    ("z_loss", lambda case: float(case.scored[0].logsumexp(-1).square().mean())),
-    ("z_loss", lambda case: float(case.logits.logsumexp(-1).square().mean())),
-    ("entropy_term", _entropy),
+    ("loss.label_smoothing", _smooth_part),
+    ("loss.z_loss", lambda case: float(case.scored[0].logsumexp(-1).square().mean())),
+    ("loss.z_loss", lambda case: float(case.logits.logsumexp(-1).square().mean())),
+    ("loss.entropy_term", _entropy),
 ]
 
 
@@ -327,7 +330,7 @@ def _solve_linear(cases: Sequence[Case], reason: str, feature: Formula) -> Itera
     """Reported = cross-entropy + c * feature, with one c for all cases."""
     solved = max(cases, key=lambda case: abs(case.reported - case.reference))
     c = (solved.reported - solved.reference) / (feature(solved) or math.nan)
-    if reason == "label_smoothing" and not 0 < c < 1:
+    if reason == "loss.label_smoothing" and not 0 < c < 1:
         return
     if _fits_all(cases, lambda case: case.reference + c * feature(case)):
         yield Reading(reason, c)
@@ -339,13 +342,13 @@ def _solve_scaled(cases: Sequence[Case]) -> Iterator[Reading]:
     if not _fits_all(cases, lambda case: factor * case.reference):
         return
     if abs(factor + 1) < 1e-3:
-        yield Reading("sign_flipped")
+        yield Reading("loss.sign_flipped")
     elif abs(factor - 1 / math.log(2)) < 1e-3:
-        yield Reading("base_two")
+        yield Reading("loss.base_two")
     elif 0 < factor < 1 and abs(1 / factor - round(1 / factor)) < 1e-3:
-        yield Reading("divided", round(1 / factor))
+        yield Reading("loss.divided", round(1 / factor))
     else:
-        yield Reading("multiplied", factor)
+        yield Reading("loss.multiplied", factor)
 
 
 def _solve_clamped(cases: Sequence[Case]) -> Iterator[Reading]:
@@ -353,7 +356,7 @@ def _solve_clamped(cases: Sequence[Case]) -> Iterator[Reading]:
     above = [case for case in cases if not case.fits(case.reference)]
     c = max(case.reported for case in above) if above else math.nan
     if len(above) > 1 and _fits_all(cases, lambda case: min(case.reference, c)):
-        yield Reading("clamped", c)
+        yield Reading("loss.clamped", c)
 
 
 def _clamped_tokens(case: Case, c: float) -> float:
@@ -371,9 +374,9 @@ def _tempered(case: Case, log_beta: float) -> float:
 
 
 _CURVES: list[tuple[str, Callable[[Case, float], float], float, float]] = [
-    ("clamped", _clamped_tokens, 0.01, 200.0),
-    ("probability_floor", _floored, 1.0, 80.0),
-    ("temperature", _tempered, -5.0, 5.0),
+    ("loss.clamped", _clamped_tokens, 0.01, 200.0),
+    ("loss.probability_floor", _floored, 1.0, 80.0),
+    ("loss.temperature", _tempered, -5.0, 5.0),
 ]
 
 
@@ -394,7 +397,7 @@ def _solve_curve(
             continue
         root = _bisect(lambda x: family(solved, x) - solved.reported, a, b, gap_a)
         if all(case.fits(family(case, root)) for case in cases):
-            yield Reading(reason, math.exp(root) if reason == "temperature" else root)
+            yield Reading(reason, math.exp(root) if reason == "loss.temperature" else root)
 
 
 def _bisect(gap: Callable[[float], float], low: float, high: float, gap_low: float) -> float:

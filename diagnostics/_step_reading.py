@@ -122,15 +122,18 @@ def _reshaped(call: Call, own: Gradient, exact: float) -> Iterator[tuple[str, fl
     penalised = fit(used, [own, call.before])
     if penalised.misfit <= exact and penalised.factors[0] > 0:
         yield "extra", penalised.factors[0], penalised.factors[1] / penalised.factors[0]
-    factors = []
+    factors, limits = [], []
     for name, gradient in own.items():
         if name in used and norm({name: gradient}) > 1e-9 * norm(own):
             each = fit({name: used[name]}, [{name: gradient}])
             if not (each.misfit <= exact and 0 < each.factors[0] <= 1 + exact):
                 return
             factors.append(each.factors[0])
-    if factors:
-        yield "per_parameter", min(factors), 0.0
+            if each.factors[0] < 1 - exact:
+                limits.append(norm({name: used[name]}))
+    if factors:  # one limit for all is a misplaced call; limits of their own are a method
+        same = min(limits, default=0.0) >= (1 - LIMIT_SPREAD) * max(limits, default=1.0)
+        yield "per_parameter" if same else "per_parameter_own", min(factors), 0.0
 
 
 def limit_of(readings: list[Reading]) -> float | None:

@@ -242,6 +242,12 @@ def reference(
         return float(loss.detach().double().mean()), gradient_of(model, loss.mean())
 
 
+def loss_now(probe: Probe, model: nn.Module, pair: Pair) -> float:
+    """Return the loss of a batch at the weights as they are."""
+    with kept_buffers(model), torch.no_grad(), probe.seeded("step"):
+        return float(probe.loss(model, Batch(*pair))[1].double().mean())
+
+
 @contextmanager
 def kept_buffers(model: nn.Module) -> Iterator[None]:
     """Put back what a forward call in train mode writes into buffers."""
@@ -313,7 +319,12 @@ def fit(gradient: Gradient, parts: Sequence[Gradient]) -> Fit:
 
 def dot(a: Gradient, b: Gradient) -> float:
     """Return the inner product over all parameters."""
-    return math.fsum(float((a[n].double() * b[n].double()).sum()) for n in a if n in b)
+    parts = [torch.dot(_flat(a[n]), _flat(b[n])).double() for n in a if n in b]
+    return float(torch.stack(parts).sum()) if parts else 0.0
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    return tensor.flatten() if tensor.dtype.itemsize >= 4 else tensor.flatten().float()
 
 
 def norm(gradient: Gradient) -> float:
@@ -331,12 +342,11 @@ def _rest(gradient: Gradient, parts: Sequence[Gradient], factors: Sequence[float
     names = {n: t for part in (gradient, *parts) for n, t in part.items()}
     rest = {}
     for name, like in names.items():
-        left = torch.zeros_like(like, dtype=torch.float64)
-        if name in gradient:
-            left = gradient[name].double()
+        start = gradient[name] if name in gradient else torch.zeros_like(like)
+        left = start.clone() if start.dtype.itemsize >= 4 else start.float()
         for part, factor in zip(parts, factors, strict=True):
             if name in part:
-                left = left - factor * part[name].double()
+                left.sub_(part[name].to(left.dtype), alpha=factor)
         rest[name] = left
     return rest
 

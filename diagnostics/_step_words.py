@@ -213,7 +213,13 @@ CLIP_PARAMETERS = Fault(
     "one factor for all: the norm over all parameters is clipped",
     "call clip_grad_norm_(model.parameters(), limit) once, not per parameter",
     ("clip_grad_norm_ is called in a loop over parameters",),
-    status=WARN,  # adaptive clipping works per parameter by design
+)
+RESCALED_PARAMETERS = Fault(
+    "rescaled_per_parameter",
+    "each parameter's gradient has a factor of its own, which turns the direction of the step",
+    "one factor for all, unless the method is adaptive clipping",
+    "nothing to mend if this is intended; otherwise look for loops over parameters",
+    status=WARN,
 )
 SUM = Fault(
     "sum",
@@ -367,5 +373,108 @@ KEEPS_GRAPH = Fault(
     "a detached loss",
     "return loss.detach(), or loss.item() where waiting for the number is fine",
     ("the loss is returned without detach() or item()",),
+    status=WARN,
+)
+
+# ---- accumulation ---------------------------------------------------------------------------
+
+NOT_DIVIDED = Fault(
+    "not_divided",
+    "the gradients of {parts} micro-batches are added, not averaged: {parts} times too large",
+    "the mean over all scored tokens",
+    "divide each loss by the scored tokens of the whole window before backward()",
+    ("backward() is called on each mean loss without a division",),
+)
+MEAN_OF_MEANS = Fault(
+    "mean_of_means",
+    "every micro-batch counts the same, whether it scores {few} or {many} tokens",
+    "every token counts the same, as in one large batch",
+    "weight each loss with its scored tokens over those of the whole window",
+    ("each mean loss is divided by the number of micro-batches",),
+)
+MEAN_OF_MEANS_HARMLESS = Fault(
+    MEAN_OF_MEANS.reason,
+    MEAN_OF_MEANS.claim,
+    "every token counts the same; your batches score all targets, where both are equal",
+    MEAN_OF_MEANS.next_step,
+    MEAN_OF_MEANS.causes,
+    status=WARN,
+)
+ONLY_LAST = Fault(
+    "only_last",
+    "only the last of {parts} micro-batches counts",
+    "all micro-batches of the window",
+    "call zero_grad() once, before the first micro-batch",
+    ("zero_grad() stands inside the loop over micro-batches",),
+)
+DROPPED = Fault(
+    "dropped",
+    "micro-batch(es) {dropped} of {parts} leave no trace in the gradient",
+    "all micro-batches of the window",
+    "print the norm of one p.grad after each backward()",
+    ("the loop ends too early or starts too late, or skips what it should not",),
+)
+DIVIDED_TWICE = Fault(
+    "divided_twice",
+    "the gradient is {factor} times that of one large batch: divided by {parts} once too often",
+    "factor 1",
+    "divide once: the loss, or the gradient",
+    ("both the loss and the gradient, or the learning rate's batch, are divided",),
+)
+ACCUMULATED_SUM = Fault(
+    "sum",
+    "the gradient is {factor} times that of one large batch: a sum over {tokens} tokens",
+    "the mean over tokens",
+    "divide by the number of scored tokens in the window",
+    ("the losses are sums, and nothing divides them",),
+)
+FIXED_DIVISOR = Fault(
+    "fixed_divisor",
+    "the divisor stays {divisor} when the window holds {parts} micro-batches",
+    "the number of micro-batches that there are",
+    "divide by len(batches), not by a constant",
+    ("the number of micro-batches is a constant of the loop",),
+    status=WARN,  # right as long as every window is full
+)
+WRONG_SCALE = Fault(
+    "scaled",
+    "the gradient is {factor} times that of one large batch",
+    "factor 1, or clipping to a norm",
+    "print the factor on each loss, and the norm before and after every line up to step()",
+)
+UNEVEN = Fault(
+    "uneven",
+    "the micro-batches do not count by their tokens: a token weighs from {low} to {high}",
+    "weight 1 for every token",
+    "print the factor with which each loss is multiplied before backward()",
+)
+PARTIAL_WINDOW = Fault(
+    "partial_window_dropped",
+    "a window of {parts} instead of {full} micro-batches is not stepped: its gradient is lost",
+    "one step per window, also for the last one of an epoch",
+    "step when the window is full or the data end",
+    ("step() waits for a count that the last window does not reach",),
+)
+SKIPPED_COUNTED = Fault(
+    "skipped_counted",
+    "a micro-batch without a scored token is left out, and still counts in the divisor",
+    "the mean over the micro-batches that contribute",
+    "divide by the scored tokens, where such a micro-batch counts 0",
+    ("the loop goes on after a NaN loss, and divides by the number of all micro-batches",),
+)
+NAN_ON_EMPTY = Fault(
+    "nan_on_empty",
+    "a micro-batch without a scored token turns the whole gradient into NaN",
+    "a finite gradient from the others",
+    "sum the losses and divide by the scored tokens of the window, or skip such a micro-batch",
+    ("the mean over 0 tokens is 0 / 0",),
+    status=WARN,
+)
+LOSS_LAST = Fault(
+    "loss_of_last",
+    "the returned loss is that of the last micro-batch alone",
+    "the mean over the window",
+    "add up the losses of the window, weighted as in the gradient",
+    ("the variable of the loop is returned",),
     status=WARN,
 )

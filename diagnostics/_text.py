@@ -18,7 +18,7 @@ class Text(str):
     facts: Mapping[str, Any]
 
     def __new__(cls, template: str, facts: Mapping[str, Any]) -> Text:
-        shown = {name: show(fact) for name, fact in facts.items()}
+        shown = {name: _Shown(fact) for name, fact in facts.items()}
         text = super().__new__(cls, template.format(**shown))
         text.template = template
         text.facts = dict(facts)
@@ -33,8 +33,30 @@ class Text(str):
 
 
 def say(template: str, **facts: Any) -> Text:
-    """Fill the template's {names}; numbers get four significant digits, text is made printable."""
+    """Fill the template's {names}; numbers get four significant digits, text is made printable.
+
+    {count:row|rows} agrees with its number, "1 row", "2 rows"; {share:%} is a share in percent.
+    """
     return Text(template, facts)
+
+
+class _Shown(str):
+    """A fact as text, which a template may also count with or turn into percent."""
+
+    fact: Any
+
+    def __new__(cls, fact: Any) -> _Shown:
+        text = super().__new__(cls, show(fact))
+        text.fact = fact
+        return text
+
+    def __format__(self, form: str) -> str:
+        if form == "%":
+            return f"{show(100.0 * self.fact)} %"
+        if "|" in form:
+            one, many = form.split("|")
+            return f"{self} {one if self.fact == 1 else many}"
+        return super().__format__(form)
 
 
 def show(fact: Any) -> str:

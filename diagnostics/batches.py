@@ -40,9 +40,9 @@ from diagnostics._batch_draws import (
     draw_short,
     unit_steps,
 )
-from diagnostics._batch_form import describe, fault, judge_one, verdict, wrong_device
+from diagnostics._batch_form import describe, fault, judge_one, wrong_device
 from diagnostics._probe import Batch, MissingPartError, Probe, read_batch
-from diagnostics._result import CheckResult, Status
+from diagnostics._result import CheckResult, Status, verdict
 from diagnostics._text import Text, say
 from diagnostics.shift import locate
 
@@ -84,7 +84,7 @@ def check_batches(
     B, T = inputs.shape
     return verdict(
         Status.PASS,
-        "ok",
+        "batches.ok",
         say("inputs and targets are ({B}, {T}) int64 on {device}", B=B, T=T, device=inputs.device),
         measured=describe(inputs, targets, attention_mask),
         numbers={"B": B, "T": T},
@@ -99,7 +99,7 @@ def run(probe: Probe) -> CheckResult:
     except TypeError as error:
         return verdict(
             Status.FAIL,
-            "not_tensors",
+            "batches.not_tensors",
             say("the loader does not give a batch of tensors"),
             measured=say("{error}", error=str(error)[:200]),
             expected=say("(inputs, targets), or a dict with input_ids and labels"),
@@ -132,7 +132,7 @@ def _pass(probe: Probe, raw: Batch | None) -> CheckResult:
     many = probe.pipeline.get_batch is not None or callable(probe.pipeline.batch)
     return verdict(
         Status.PASS,
-        "ok",
+        "batches.ok",
         say("batches are well formed, differ from call to call and reach all of the data")
         if many
         else say("the batch is well formed: {shown}", shown=shown),
@@ -206,7 +206,7 @@ def _judge_windows(probe: Probe, draws: Draws) -> CheckResult | None:
         return None
     row = inputs[outside][0] - draws.offset
     return fault(
-        "outside_data",
+        "batches.outside_data",
         say("a window holds ids that are not in the data it was cut from"),
         say("a row runs from place {a} to {b}", a=int(row[0]), b=int(row[-1])),
         say("places 0 to {last}", last=draws.N - 1),
@@ -219,9 +219,11 @@ def _judge_odd_windows(probe: Probe, inputs: Tensor, share: float) -> CheckResul
         walked = (inputs - inputs[:, :1] - torch.arange(inputs.shape[1])) % modulus
         if bool((walked == 0).all()):
             if probe.vocab_size <= modulus:
-                return verdict(Status.SKIP, "not_counted", say("ids are kept in a small type"))
+                return verdict(
+                    Status.SKIP, "batches.not_counted", say("ids are kept in a small type")
+                )
             return fault(
-                "wrapped_ids",
+                "batches.wrapped_ids",
                 say(
                     "the loader keeps ids in a type of {n} values, and V is {V}: ids wrap round",
                     n=modulus,
@@ -233,7 +235,9 @@ def _judge_odd_windows(probe: Probe, inputs: Tensor, share: float) -> CheckResul
                 next_step=say("convert ids to int64 before anything is done with them"),
             )
     if share >= UNIT_SHARE_MIN:
-        return verdict(Status.SKIP, "not_counted", say("rows hold markers of the loader's own"))
+        return verdict(
+            Status.SKIP, "batches.not_counted", say("rows hold markers of the loader's own")
+        )
     steps = inputs[:, 1:] - inputs[:, :-1]
     common = int(steps.flatten().mode().values)
     same = float((steps == common).double().mean())
@@ -248,7 +252,7 @@ def _judge_odd_windows(probe: Probe, inputs: Tensor, share: float) -> CheckResul
             say("rows take every {k}th token: a reshape or a stride mixes the axes", k=common),
         )
     return fault(
-        "not_contiguous",
+        "batches.not_contiguous",
         say("the rows are not consecutive tokens of the data"),
         say("{share} of neighbours in a row are neighbours in the data", share=share),
         say("1, or nearly so"),
@@ -270,7 +274,7 @@ def _judge_draws(probe: Probe, draws: Draws, draw: Callable[[], Batch]) -> Check
     rows = [batch.inputs for batch in batches]
     if B > 1 and all(bool((x == x[:1]).all()) for x in rows) and _improbable(windows, B):
         return fault(
-            "same_rows",
+            "batches.same_rows",
             say("all {B} rows of a batch are the same", B=B),
             say("in {K} of {K} batches", K=len(batches)),
             say("rows that start at places of their own"),
@@ -296,7 +300,7 @@ def _judge_repeats(draws: Draws) -> CheckResult | None:
     if distinct > len(sample) / 2:
         return None
     return fault(
-        "repeats",
+        "batches.repeats",
         say("of the first {n} draws only {d} are different", n=len(sample), d=distinct),
         say("{d} distinct draws", d=distinct),
         say("nearly {n}: the data has {all} windows", n=len(sample), all=draws.windows),
@@ -317,7 +321,7 @@ def _judge_coverage(draws: Draws) -> CheckResult | None:
     numbers = {"first": low, "last": high, "rows": n, "stride": draws.stride}
     if low > missable or high < 1 - missable:
         return fault(
-            "part_of_data",
+            "batches.part_of_data",
             say(
                 "batches read only the part of the data from {low} to {high} of its length",
                 low=low,
@@ -338,7 +342,7 @@ def _judge_coverage(draws: Draws) -> CheckResult | None:
     if draws.stride > draws.T:
         return verdict(
             Status.WARN,
-            "gaps",
+            "batches.gaps",
             say(
                 "windows start every {s} tokens and are {T} long: some tokens are never targets",
                 s=draws.stride,
@@ -360,7 +364,7 @@ def _judge_ends(probe: Probe, T: int) -> CheckResult | None:
     if errors:
         error = errors[0]
         return fault(
-            "past_the_end",
+            "batches.past_the_end",
             say(
                 "some draws from short data raise {kind}: a window runs past the end",
                 kind=type(error).__name__,
@@ -380,7 +384,7 @@ def _judge_ends(probe: Probe, T: int) -> CheckResult | None:
     beyond = [s for s in seen if s > (2 if probe.pipeline.labels == "next" else 3) or s < 0]
     if beyond:
         return fault(
-            "past_the_end",
+            "batches.past_the_end",
             say("windows start at {start}, where no target is left", start=beyond[0]),
             say("starts {seen}", seen=seen),
             say("starts 0, 1 and 2 in {N} ids with T={T}", N=T + 3, T=T),
@@ -397,7 +401,7 @@ def _judge_ends(probe: Probe, T: int) -> CheckResult | None:
 def _never_drawn(missing: list[int], seen: dict[int, int], rows: int, T: int) -> CheckResult:
     last = missing == [2]
     return fault(
-        "start_never_drawn",
+        "batches.start_never_drawn",
         say(
             "of the three windows in {N} ids the {which} is never drawn",
             N=T + 3,
@@ -428,7 +432,7 @@ def _judge_too_short(probe: Probe, T: int) -> CheckResult | None:
     if batch.inputs.numel() and bool((right | ~scored).all()):
         return None  # shorter rows, or a last target that is not scored
     return fault(
-        "short_data",
+        "batches.short_data",
         say("from {T} ids, too few for one window, the loader makes up a batch", T=T),
         describe(batch.inputs, batch.targets, None),
         say("an error: T inputs and their targets take T + 1 = {n} ids", n=T + 1),
@@ -446,7 +450,7 @@ def _always_the_same(probe: Probe, draws: Draws, draw: Callable[[], Batch]) -> C
     elif draws.known:
         causes = (say("the starts are drawn once, or from a generator made anew at each call"),)
     return fault(
-        "always_the_same",
+        "batches.always_the_same",
         say("{K} calls in a row give the very same batch", K=len(draws.batches)),
         say("1 distinct batch in {K} calls", K=len(draws.batches)),
         say("a new batch at each call; hand over the pair itself if one fixed batch is meant"),
@@ -496,7 +500,7 @@ def _judge_splits(probe: Probe) -> CheckResult | None:
             return _reads_other(split, other, len(strange), len(rows))
     if train_ids is None and all(_equal(a, b) for a, b in zip(train, val, strict=True)):
         return fault(
-            "split_ignored",
+            "batches.split_ignored",
             say('batch("val") gives the very rows of batch("train")'),
             say("equal batches under equal seeds"),
             say("rows of the validation data"),
@@ -508,7 +512,7 @@ def _judge_splits(probe: Probe) -> CheckResult | None:
 
 def _reads_other(split: str, other: str, count: int, total: int) -> CheckResult:
     return fault(
-        f"{split}_reads_{other}",
+        "batches.val_reads_train" if split == "val" else "batches.train_reads_val",
         say('batch("{split}") reads {other}_ids', split=split, other=other),
         say(
             "{count} of {total} rows are found in {other}_ids and not in {split}_ids",
@@ -534,7 +538,7 @@ def _judge_memory(raw: Batch) -> CheckResult | None:
         return None
     return verdict(
         Status.WARN,
-        "aliased",
+        "batches.aliased",
         say("inputs and targets are views of one memory: writing into one changes the other"),
         measured=say("overlapping storage"),
         expected=say("memory of their own, if targets are ever masked in place"),

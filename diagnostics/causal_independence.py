@@ -281,7 +281,7 @@ def _leak_result(
     return CheckResult(
         check="causal_independence",
         status=Status.FAIL,
-        reason=f"causal_independence.{reason}",
+        reason=reason,
         claim=say(
             "position {i} changes its prediction when token {j}, in its future, changes", i=i, j=j
         ),
@@ -322,35 +322,40 @@ def _likely_causes(
     ahead = changed[None, :] - positions[:, None]  # (T, J)
     future, past = ahead > 0, ahead < 0
     if bool(influence.isnan().any()):
-        return "not_finite", _NOT_FINITE
+        return "causal_independence.not_finite", _NOT_FINITE
     if bool(leaks[future].all()):
         return _read_full_leak(influence, future, past)
     if reach < T // 2 and bool(leaks[future & (ahead <= reach)].all()):
-        return "mask_too_wide", (Text(_TOO_WIDE[0], {"reach": reach}), say(_TOO_WIDE[1]))
+        return "causal_independence.mask_too_wide", (
+            Text(_TOO_WIDE[0], {"reach": reach}),
+            say(_TOO_WIDE[1]),
+        )
     rows = leaks.any(dim=1)
     first = int(torch.nonzero(rows).min())
     if first == 0 and int(rows.sum()) == 1:
-        return "first_row", _FIRST_ROW
+        return "causal_independence.first_row", _FIRST_ROW
     if first > 0 and bool(leaks[first:][future[first:]].all()):
         return (
-            "mask_too_small",
+            "causal_independence.mask_too_small",
             (say("the mask covers only the first {first} positions of the block", first=first),),
         )
     for size in range(2, T // 2 + 1):
         together = positions[:, None] // size == changed[None, :] // size
         if torch.equal(leaks, future & together):
             return (
-                "chunked",
+                "causal_independence.chunked",
                 (say("positions are mixed inside blocks of {size}, without a mask", size=size),),
             )
     if torch.equal(leaks, future & (changed[None, :] >= T - 1 - positions[:, None])):
-        return "time_reversed", (say("the tokens are read from the end: a flip over time"),)
+        return "causal_independence.time_reversed", (
+            say("the tokens are read from the end: a flip over time"),
+        )
     furthest = (ahead * leaks).amax(dim=1)  # (T,) how far each position sees
     if int(furthest[1]) == 2 * int(furthest[0]) > 0:
-        return "heads_mixed", _HEADS_MERGED
+        return "causal_independence.heads_mixed", _HEADS_MERGED
     if _is_split_by_view(furthest):
-        return "heads_mixed", _HEADS_SPLIT
-    return "leak", ()
+        return "causal_independence.heads_mixed", _HEADS_SPLIT
+    return "causal_independence.leak", ()
 
 
 def _is_split_by_view(furthest: Tensor) -> bool:
@@ -373,16 +378,16 @@ def _read_full_leak(
 ) -> tuple[str, tuple[Text, ...]]:
     """Every later token is read: as strongly as the past, or faintly, or in its place."""
     if bool((influence[past] == 0).all()):
-        return "mask_inverted", _INVERTED
+        return "causal_independence.mask_inverted", _INVERTED
     first = influence[0][future[0]].median()
     others = influence[1:][future[1:]].median()
     usual = influence[past].median()
     if bool(first > FIRST_ROW_RATIO * others) and bool(first > 0.1 * usual):
-        return "first_row", _FIRST_ROW
+        return "causal_independence.first_row", _FIRST_ROW
     # what is truly read moves a logit about as much from the future as from the past
     if bool(influence[future].median() > FULL_READ_RATIO * usual):
-        return "no_mask", _NO_MASK
-    return "normalised_over_future", _NORMALISED
+        return "causal_independence.no_mask", _NO_MASK
+    return "causal_independence.normalised_over_future", _NORMALISED
 
 
 _NO_MASK = (

@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from diagnostics._guard import same_bytes
 from diagnostics._pipeline import Pipeline
 from diagnostics._probe import MissingPartError, Probe
-from diagnostics._result import CheckResult, Status
+from diagnostics._result import CheckResult, Status, verdict
 from diagnostics._round_trip import (
     NAMES,
     Refusal,
@@ -130,8 +130,9 @@ def _judge_saver(trip: RoundTrip) -> Iterator[CheckResult]:
     if any(_gradient_lost(g, after.gradients.get(n)) for n, g in before.gradients.items()):
         changes.append("gradients")
     if changes:
-        yield _result(
-            "saver_changes_model",
+        yield verdict(
+            Status.FAIL,
+            "checkpoint.saver_changes_model",
             say("saving changes the model that is being trained: {what}", what=", ".join(changes)),
             measured=say("{count} kind(s) of change", count=len(changes)),
             expected=say("saving only reads"),
@@ -148,8 +149,9 @@ def _judge_names(trip: RoundTrip) -> Iterator[CheckResult]:
     difference = compare_state_dicts(trip.saved.parameters, trip.first.parameters)
     if difference.mismatched:
         name, (wanted, came) = next(iter(difference.mismatched.items()))
-        yield _result(
-            "resized",
+        yield verdict(
+            Status.FAIL,
+            "checkpoint.resized",
             say(
                 "{count} tensor(s) come back in another shape, {name} as {came}",
                 count=len(difference.mismatched),
@@ -168,15 +170,15 @@ def _judge_names(trip: RoundTrip) -> Iterator[CheckResult]:
         )
     if difference.missing or difference.unexpected:
         same_logits = trip.logit_difference == 0
-        yield _result(
-            "other_names",
+        yield verdict(
+            Status.WARN if same_logits else Status.FAIL,
+            "checkpoint.other_names",
             say(
                 "the loaded model lacks {missing} of the saved parameters and has {unexpected} "
                 "others",
                 missing=len(difference.missing),
                 unexpected=len(difference.unexpected),
             ),
-            status=Status.WARN if same_logits else Status.FAIL,
             measured=_logits_text(trip),
             expected=say("the names that were saved"),
             where=say("{names}", names=some(difference.missing or difference.unexpected)),
@@ -192,8 +194,9 @@ def _judge_values(trip: RoundTrip) -> Iterator[CheckResult]:
     random = [n for n in common if not _equal(first[n], trip.second.parameters.get(n))]
     wrong = [n for n in common if not _equal(saved[n], first[n])]
     if random and len(wrong) < len(common):
-        yield _result(
-            "random_after_load",
+        yield verdict(
+            Status.FAIL,
+            "checkpoint.random_after_load",
             say(
                 "{count} of {total} tensors differ from load to load",
                 count=len(random),
@@ -209,8 +212,9 @@ def _judge_values(trip: RoundTrip) -> Iterator[CheckResult]:
     if wrong:
         yield _wrong_values(trip, common, wrong)
     if trip.shares_storage:
-        yield _result(
-            "loads_share_weights",
+        yield verdict(
+            Status.FAIL,
+            "checkpoint.loads_share_weights",
             say("two loaded models share their weights: moving one moves the other"),
             measured=say("a loaded model moved"),
             expected=say("each load gives tensors of its own"),
@@ -226,8 +230,9 @@ def _wrong_values(trip: RoundTrip, common: list[str], wrong: list[str]) -> Check
     where = say("{names}", names=some(wrong))
     expected = say("the values at the moment of saving, bit for bit")
     if all(_equal(moved[name], first[name]) for name in wrong):
-        return _result(
-            "saved_by_reference",
+        return verdict(
+            Status.FAIL,
+            "checkpoint.saved_by_reference",
             say(
                 "{count} of {total} tensors come back as they are now, not as they were saved",
                 **facts,
@@ -242,15 +247,16 @@ def _wrong_values(trip: RoundTrip, common: list[str], wrong: list[str]) -> Check
     changes = {name: fitting_change(saved[name], first[name], saved) for name in wrong}
     kinds = {(change or "").split(" ")[0] for change in changes.values()}
     if len(kinds) == 1 and kinds != {""}:
-        kind = kinds.pop()
-        return _result(
-            {"rounded": "precision_lost", "replaced": "mixed_up"}.get(kind, kind),
+        reason, cause, next_step = _CHANGES[kinds.pop()]
+        return verdict(
+            Status.FAIL,
+            reason,
             say("{count} of {total} tensors come back {change}", change=changes[wrong[0]], **facts),
             measured=say("{name} is {change}", name=wrong[0], change=changes[wrong[0]]),
             expected=expected,
             where=where,
-            causes=(_CAUSES[kind],),
-            next_step=_NEXT_STEPS[kind],
+            causes=(cause,),
+            next_step=next_step,
             numbers=numbers,
         )
     return _unexplained_values(trip, common, wrong)
@@ -260,8 +266,9 @@ def _unexplained_values(trip: RoundTrip, common: list[str], wrong: list[str]) ->
     facts = {"count": len(wrong), "total": len(common)}
     worst = max(distance(trip.saved.parameters[n], trip.first.parameters[n]) for n in wrong)
     everything = len(wrong) == len(common)
-    return _result(
-        "nothing_loaded" if everything else "partly_loaded",
+    return verdict(
+        Status.FAIL,
+        "checkpoint.nothing_loaded" if everything else "checkpoint.partly_loaded",
         say("none of the {total} tensors come back: the loaded model is another one", **facts)
         if everything
         else say("{count} of {total} tensors do not come back", **facts),
@@ -278,15 +285,23 @@ def _unexplained_values(trip: RoundTrip, common: list[str], wrong: list[str]) ->
     )
 
 
-_CAUSES = {
-    "rounded": say("the weights are saved or loaded in half precision"),
-    "transposed": say("matrices are turned while loading; square ones raise no error"),
-    "replaced": say("names are matched by position or by shape instead of by name"),
-}
-_NEXT_STEPS = {
-    "rounded": say("save in the dtype that is trained, and convert for inference only"),
-    "transposed": say("compare one square matrix with its saved value before and after loading"),
-    "replaced": say("load by name: model.load_state_dict(state, strict=True)"),
+# what the values became: (reason, cause, next step)
+_CHANGES = {
+    "rounded": (
+        "checkpoint.precision_lost",
+        say("the weights are saved or loaded in half precision"),
+        say("save in the dtype that is trained, and convert for inference only"),
+    ),
+    "transposed": (
+        "checkpoint.transposed",
+        say("matrices are turned while loading; square ones raise no error"),
+        say("compare one square matrix with its saved value before and after loading"),
+    ),
+    "replaced": (
+        "checkpoint.mixed_up",
+        say("names are matched by position or by shape instead of by name"),
+        say("load by name: model.load_state_dict(state, strict=True)"),
+    ),
 }
 
 
@@ -296,15 +311,15 @@ def _judge_buffers(trip: RoundTrip) -> Iterator[CheckResult]:
     wrong = [n for n in saved if n not in first or not _equal(saved[n], first[n])]
     felt = not trip.logits_agree
     if wrong and (felt or any(name in trip.saved.persistent for name in wrong)):
-        yield _result(
-            "buffers_differ",
+        yield verdict(
+            Status.FAIL if felt else Status.WARN,
+            "checkpoint.buffers_differ",
             say(
                 "{count} of {total} buffers do not come back, and {logits}",
                 count=len(wrong),
                 total=len(saved),
                 logits=_logits_text(trip),
             ),
-            status=Status.FAIL if felt else Status.WARN,
             measured=say("{name} differs", name=wrong[0]),
             expected=say("running statistics and tables as they were saved"),
             where=say("{names}", names=some(wrong)),
@@ -322,8 +337,9 @@ def _judge_ties(trip: RoundTrip) -> Iterator[CheckResult]:
     common = [name for name in saved.parameters if name in first.parameters]
     if len(common) == len(saved.parameters) and saved.ties != first.ties:
         broken = sorted(map(sorted, saved.ties - first.ties))
-        yield _result(
-            "tie_broken" if broken else "tie_added",
+        yield verdict(
+            Status.FAIL,
+            "checkpoint.tie_broken" if broken else "checkpoint.tie_added",
             say(
                 "{names} share one tensor before saving, and not after loading",
                 names=" and ".join(broken[0]),
@@ -345,13 +361,13 @@ def _judge_types(trip: RoundTrip) -> Iterator[CheckResult]:
     retyped = [n for n in common if saved.parameters[n].dtype != first.parameters[n].dtype]
     if retyped:
         name = retyped[0]
-        yield _result(
-            "dtype_changed",
+        yield verdict(
+            Status.WARN,
+            "checkpoint.dtype_changed",
             say(
                 "{count} tensor(s) come back in another dtype, with equal values",
                 count=len(retyped),
             ),
-            status=Status.WARN,
             measured=say("{name} is {came}", name=name, came=str(first.parameters[name].dtype)),
             expected=say("{wanted}", wanted=str(saved.parameters[name].dtype)),
             where=say("{names}", names=some(retyped)),
@@ -360,10 +376,10 @@ def _judge_types(trip: RoundTrip) -> Iterator[CheckResult]:
         )
     unfrozen = [n for n in common if saved.trainable[n] != first.trainable[n]]
     if unfrozen:
-        yield _result(
-            "trainable_changed",
+        yield verdict(
+            Status.WARN,
+            "checkpoint.trainable_changed",
             say("requires_grad of {count} parameter(s) is not what it was", count=len(unfrozen)),
-            status=Status.WARN,  # a file of tensors does not hold it, and inference needs none
             measured=say("{name}: {came}", name=unfrozen[0], came=first.trainable[unfrozen[0]]),
             expected=say("{wanted}", wanted=saved.trainable[unfrozen[0]]),
             where=say("{names}", names=some(unfrozen)),
@@ -374,8 +390,9 @@ def _judge_types(trip: RoundTrip) -> Iterator[CheckResult]:
 
 def _judge_logits(trip: RoundTrip) -> Iterator[CheckResult]:
     if not trip.logits_agree:
-        yield _result(
-            "other_configuration",
+        yield verdict(
+            Status.FAIL,
+            "checkpoint.other_configuration",
             say(
                 "every tensor comes back, and yet the logits differ by up to {worst}",
                 worst=trip.logit_difference,
@@ -390,35 +407,10 @@ def _judge_logits(trip: RoundTrip) -> Iterator[CheckResult]:
         )
 
 
-def _result(
-    word: str,
-    claim: Text,
-    *,
-    measured: Text,
-    expected: Text,
-    next_step: Text,
-    status: Status = Status.FAIL,
-    where: Text | str = "",
-    causes: tuple[Text, ...] = (),
-    numbers: dict[str, Any] | None = None,
-) -> CheckResult:
-    return CheckResult(
-        check="checkpoint",
-        status=status,
-        reason=f"checkpoint.{word}",
-        claim=claim,
-        measured=measured,
-        expected=expected,
-        where=where,
-        causes=causes,
-        next_step=next_step,
-        numbers=numbers or {},
-    )
-
-
 def _raised(part: str, error: Exception) -> CheckResult:
-    return _result(
-        f"{part}_raises",
+    return verdict(
+        Status.FAIL,
+        "checkpoint.save_raises" if part == "save" else "checkpoint.load_raises",
         say(
             "{part} raises {kind}: {message}",
             part=part,

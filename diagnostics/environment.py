@@ -42,7 +42,7 @@ from diagnostics._hooks import Hook, Outcome, find_culprit, foreign_hooks, outco
 from diagnostics._pipeline import Pipeline
 from diagnostics._probe import MissingPartError, Probe
 from diagnostics._repeatable import compare_batches, compare_models
-from diagnostics._result import CheckResult, Status
+from diagnostics._result import CheckResult, Status, verdict
 from diagnostics._text import Text, say
 
 TORCH_MIN = (2, 4)  # the oldest release that the package installs with
@@ -130,7 +130,8 @@ def render_environment() -> str:
 def _judge_switches(probe: Probe) -> Iterator[CheckResult]:
     entry = probe.entry
     if entry.inference_mode:
-        yield _failure(
+        yield verdict(
+            Status.FAIL,
             "environment.inference_mode",
             say("inference mode is on: nothing that is computed now can ever be trained"),
             measured=say("torch.is_inference_mode_enabled() is True"),
@@ -139,7 +140,8 @@ def _judge_switches(probe: Probe) -> Iterator[CheckResult]:
             next_step=say("end torch.inference_mode() before training or checking"),
         )
     if not entry.grad_enabled and not entry.inference_mode:
-        yield _failure(
+        yield verdict(
+            Status.FAIL,
             "environment.grad_disabled",
             say("gradients are switched off: backward would find nothing to train"),
             measured=say("torch.is_grad_enabled() is False"),
@@ -159,7 +161,8 @@ def _judge_defaults(probe: Probe) -> Iterator[CheckResult]:
     """Judge what new tensors are made as, and where."""
     entry = probe.entry
     if entry.default_dtype is not torch.float32:
-        result = _failure(
+        result = verdict(
+            Status.FAIL,
             "environment.default_dtype",
             say("new weights are made as {dtype}", dtype=_short(entry.default_dtype)),
             measured=say("torch.get_default_dtype() is {dtype}", dtype=str(entry.default_dtype)),
@@ -266,7 +269,8 @@ def _judge_mixture(
         return rare == (str(tensor.device) if by_device else _short(tensor.dtype))
 
     first = next(name for name, tensor in tensors.items() if is_rare(tensor))
-    yield _failure(
+    yield verdict(
+        Status.FAIL,
         "environment.mixed_devices" if by_device else "environment.mixed_dtypes",
         say(
             "the model does not run, because {first} is {rare} among weights that are not",
@@ -313,7 +317,8 @@ def _weights_failure(
 ) -> CheckResult:
     names = [name for name, tensor in tensors.items() if chosen(tensor)]
     told, cause, remedy = words
-    return _failure(
+    return verdict(
+        Status.FAIL,
         reason,
         say(
             "{count} of {total} weights are {told}",
@@ -368,7 +373,8 @@ def _hook_acts(hook: Hook, with_hooks: Outcome, without: Outcome) -> CheckResult
     changed = with_hooks.changed_gradients(without)
     moved = float((with_hooks.logits.double() - without.logits.double()).abs().max())
     by_logits = not same_bytes(with_hooks.logits, without.logits)
-    return _failure(
+    return verdict(
+        Status.FAIL,
         "environment.hook_changes_output",
         say(
             "a hook on {path} ({name}) changes the {what} of the model",
@@ -423,7 +429,8 @@ def _judge_state(name: str, key: str, state: Tensor, parameter: Tensor) -> Itera
         return
     came = str(state.device) if moved else _short(state.dtype)
     wanted = str(parameter.device) if moved else _short(parameter.dtype)
-    result = _failure(
+    result = verdict(
+        Status.FAIL,
         "environment.optimizer_state_device" if moved else "environment.optimizer_state_dtype",
         say(
             "the optimizer keeps {key} of {name} as {came}, and the parameter is {wanted}",
@@ -492,14 +499,8 @@ def _shown(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _failure(reason: str, claim: Text, **fields: Any) -> CheckResult:
-    return CheckResult(
-        check="environment", status=Status.FAIL, reason=reason, claim=claim, **fields
-    )
-
-
 def _warning(reason: str, claim: Text, **fields: Any) -> CheckResult:
-    return _as_warning(_failure(reason, claim, **fields))
+    return _as_warning(verdict(Status.FAIL, reason, claim, **fields))
 
 
 def _as_warning(result: CheckResult) -> CheckResult:

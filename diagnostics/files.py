@@ -39,7 +39,7 @@ from typing import Any
 
 from diagnostics._file_formats import TEXT_SUFFIXES, FileFault, find_fault, npy_header
 from diagnostics._probe import MissingPartError, Probe
-from diagnostics._result import CheckResult, Status
+from diagnostics._result import CheckResult, Status, verdict
 from diagnostics._text import Text, say
 from diagnostics._tokenizer import fingerprint_of
 
@@ -130,7 +130,8 @@ def _judgements(files: list[Path], text: str | None) -> Iterable[CheckResult]:
 def _judge_presence(path: Path) -> CheckResult | None:
     if not path.exists():
         command = _command_for(path)
-        return _failure(
+        return verdict(
+            Status.FAIL,
             "files.missing",
             say("there is no file at {path}", path=str(path)),
             expected=say("a file, seen from the folder where the command runs"),
@@ -140,7 +141,8 @@ def _judge_presence(path: Path) -> CheckResult | None:
             numbers={"path": str(path)},
         )
     if path.is_dir():
-        return _failure(
+        return verdict(
+            Status.FAIL,
             "files.folder",
             say("{path} is a folder, not a file", path=str(path)),
             expected=say("the path of a file"),
@@ -377,10 +379,6 @@ _NEXT = {
 
 def _stale(path: Path, told: Text, cause: Text) -> CheckResult:
     return _result_of(path, FileFault("files.stale", told, cause))
-
-
-def _failure(reason: str, claim: Text, **fields: Any) -> CheckResult:
-    return CheckResult(check="files", status=Status.FAIL, reason=reason, claim=claim, **fields)
 
 
 def _command_for(path: Path) -> str:

@@ -41,7 +41,7 @@ from torch import Tensor
 from diagnostics._file_formats import safetensors_header
 from diagnostics._lost_text import without_accents
 from diagnostics._probe import MissingPartError, Probe
-from diagnostics._result import CheckResult, Status
+from diagnostics._result import CheckResult, Status, verdict
 from diagnostics._text import Text, say
 from diagnostics._tokenizer import TokenizerReader, fingerprint_of
 from diagnostics.files import read_card
@@ -233,7 +233,8 @@ def _judge_recorded(
 
 
 def _differs(reader: TokenizerReader, name: str, found: str) -> CheckResult:
-    return _failure(
+    return verdict(
+        Status.FAIL,
         "fingerprint.differs",
         say(
             "{name} was made with another tokenizer: fingerprint {found}..., not {known}...",
@@ -303,7 +304,8 @@ def _compare(
         return None  # a start token, or ids of another part of the text
     reason, cause = _read_disagreement(reader, sample, stored, agreement)
     first = next(i for i, (a, b) in enumerate(zip(true, stored, strict=True)) if a != b)
-    return _failure(
+    return verdict(
+        Status.FAIL,
         reason,
         say(
             "train_ids were made with another tokenizer: {share} of the ids of train_text differ",
@@ -378,7 +380,8 @@ def _read_disagreement(
 def _judge_size(reader: TokenizerReader, rows: int | None) -> CheckResult | None:
     if rows is None or reader.size is None or reader.size <= rows:
         return None
-    return _failure(
+    return verdict(
+        Status.FAIL,
         "fingerprint.model_too_small",
         say(
             "the tokenizer has {size} entries, and the model has rows for {rows}",
@@ -404,7 +407,8 @@ def _judge_order(reader: TokenizerReader, text: str | None) -> CheckResult | Non
     text = text[:SCANNED_MAX]
     numbers = {"sorted": False, "vocab_size": len(chars)}
     if chars == list(set(text)):
-        return _failure(
+        return verdict(
+            Status.FAIL,
             "fingerprint.order_from_set",
             say("the characters stand in the order of a set, which is another one in each process"),
             measured=say("chars == list(set(train_text))"),
@@ -470,9 +474,3 @@ class _ListedEntries:
 
     def decode(self, ids: Sequence[int]) -> str:
         return "".join(self.chars[i] for i in ids)
-
-
-def _failure(reason: str, claim: Text, **fields: Any) -> CheckResult:
-    return CheckResult(
-        check="fingerprint", status=Status.FAIL, reason=reason, claim=claim, **fields
-    )

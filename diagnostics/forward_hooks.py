@@ -34,7 +34,7 @@ from torch import Tensor, nn
 
 from diagnostics._pipeline import Pipeline
 from diagnostics._probe import JITTER_STD, Batch, Probe
-from diagnostics._result import CheckResult, Status
+from diagnostics._result import CheckResult, Status, verdict
 from diagnostics._text import Text, say
 from diagnostics._trace import Call, call_name, record_calls
 
@@ -158,9 +158,9 @@ def _judge_weights(model: nn.Module) -> CheckResult | None:
         return None
     path, tensor = bad[0]
     everywhere = bool((~tensor.isfinite()).all())
-    return _result(
+    return verdict(
         Status.FAIL,
-        "bad_weight",
+        "forward_hooks.bad_weight",
         say("the weight {path} is not finite before anything is computed", path=path),
         measured=say(
             "{nan} NaN and {inf} infinite of {total} values",
@@ -192,9 +192,9 @@ def _judge_finite(watched: Watched) -> CheckResult | None:
     # a module without weights that gives -inf only is a mask at work
     faults = [call for call in bad if not _is_mask(call)] or bad
     if not faults:
-        return _result(
+        return verdict(
             Status.FAIL,
-            "non_finite",
+            "forward_hooks.non_finite",
             say("the logits are not finite, although every module's output is"),
             measured=say("{bad} values", bad=_count_bad(logits) if logits is not None else 0),
             expected=say("finite logits"),
@@ -213,9 +213,9 @@ def _bad_module(watched: Watched, faults: list[Call]) -> CheckResult:
     largest = max((_largest(t) for t in call.inputs), default=0.0)
     around = call.path.rpartition(".")[0] or "the model itself"
     made = _made_where(inputs_bad, largest, around)
-    return _result(
+    return verdict(
         Status.FAIL,
-        "non_finite",
+        "forward_hooks.non_finite",
         say(
             "{name} ({kind}) is the first module whose output is not finite",
             name=name,
@@ -312,9 +312,9 @@ def _bad_loss(watched: Watched, loss: Tensor) -> CheckResult:
         causes = (say("all targets are ignored, so the mean runs over nothing: 0 / 0"),)
     elif _largest(watched.logits) > 88:  # exp(88.7) is the largest float32
         causes = (say("log(softmax) by hand: exp overflows, or a probability rounds to 0"),)
-    return _result(
+    return verdict(
         Status.FAIL,
-        "loss_not_finite",
+        "forward_hooks.loss_not_finite",
         say("the logits are finite, and the loss is {loss}", loss=float(loss.flatten()[0])),
         measured=say(
             "largest logit {size}; {scored} scored targets",
@@ -343,9 +343,9 @@ def _judge_norms(probe: Probe, model: nn.Module) -> CheckResult | None:
     path, module, rms = wrong[0]
     name = type(module).__name__.lower()
     declared = any(word in name for word in ("layernorm", "layer_norm", "rmsnorm"))
-    return _result(
+    return verdict(
         Status.FAIL if declared else Status.WARN,
-        "norm_scale",
+        "forward_hooks.norm_scale",
         say(
             "{path} ({kind}) does not bring its rows to size 1",
             path=path,
@@ -431,9 +431,9 @@ def _judge_sizes(probe: Probe, watched: Watched, warning: CheckResult | None) ->
     dead = _judge_dead(watched, numbers)
     if dead is not None:
         return dead
-    return _result(
+    return verdict(
         Status.PASS,
-        "ok",
+        "forward_hooks.ok",
         say(
             "all {count} module outputs are finite; sizes (RMS) lie between {low} and {high}",
             count=len(watched.calls),
@@ -482,9 +482,9 @@ def _chain_of(calls: list[Call]) -> list[Call]:
 def _explodes(sizes: dict[str, float], growth: float, numbers: dict[str, Any]) -> CheckResult:
     path = max(sizes, key=lambda name: sizes[name])
     per_block = growth ** (1 / max(1, len(sizes) - 1))
-    return _result(
+    return verdict(
         Status.FAIL if not growth <= GROWTH_FAIL else Status.WARN,
-        "explodes",
+        "forward_hooks.explodes",
         say(
             "the size of the activations grows {growth} times from block to block end",
             growth=growth,
@@ -521,9 +521,9 @@ def _judge_collapse(
     by_weights = not _collapses_with_jitter(probe)
     if by_weights and flat == ["the logits"]:
         return None  # a head that is zero, or nearly so, before training
-    return _result(
+    return verdict(
         Status.WARN if by_weights else Status.FAIL,
-        "collapsed",
+        "forward_hooks.collapsed",
         say("{path}: the output is the same for every token of the batch", path=flat[0]),
         measured=say("positions differ by {spread} of their size", spread=spreads[flat[0]]),
         expected=say("more than {limit}, because the tokens differ", limit=COLLAPSED),
@@ -559,9 +559,9 @@ def _judge_dead(watched: Watched, numbers: dict[str, Any]) -> CheckResult | None
     worst = max(dead, key=lambda path: dead[path], default=None)
     if worst is None or not dead[worst] > DEAD_SHARE_MAX:
         return None
-    return _result(
+    return verdict(
         Status.WARN,
-        "dead_units",
+        "forward_hooks.dead_units",
         say(
             "{share} of the units that {path} reads are 0 for every token",
             share=dead[worst],
@@ -606,29 +606,3 @@ def _is_mask(call: Call) -> bool:
     if next(call.module.parameters(), None) is not None:
         return False
     return all(not bool((t.isnan() | (t == math.inf)).any()) for t in call.outputs)
-
-
-def _result(
-    status: Status,
-    word: str,
-    claim: Text,
-    *,
-    measured: str = "",
-    expected: str = "",
-    where: str = "",
-    causes: tuple[Text, ...] = (),
-    next_step: str = "",
-    numbers: dict[str, Any] | None = None,
-) -> CheckResult:
-    return CheckResult(
-        check="forward_hooks",
-        status=status,
-        reason=f"forward_hooks.{word}",
-        claim=claim,
-        measured=measured,
-        expected=expected,
-        where=where,
-        causes=causes,
-        next_step=next_step,
-        numbers=numbers or {},
-    )

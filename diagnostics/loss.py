@@ -206,7 +206,7 @@ def _read(probe: Probe, cases: list[Case]) -> tuple[list[Reading] | None, list[C
     padded = [c for c in cases if c.pads is not None and _scored_pads(c)]
     if is_healthy(cases):
         if padded and not all(c.fits(without(c, c.pads)) for c in padded if c.pads is not None):
-            return [Reading("padding_counted", _scored_pads(padded[0]))], cases
+            return [Reading("loss.padding_counted", _scored_pads(padded[0]))], cases
         return (_probabilities(cases) or None), cases
     if pad_id is not None and all(c.fits(without(c, c.targets == pad_id)) for c in cases):
         return None, cases  # the loss leaves the declared padding out by itself
@@ -242,7 +242,7 @@ def _probabilities(cases: Sequence[Case]) -> list[Reading]:
         sums = case.logits.sum(-1)
         if not bool((case.logits >= 0).all()) or not bool(((sums - 1).abs() < 1e-4).all()):
             return []
-    return [Reading("double_softmax")]
+    return [Reading("loss.double_softmax")]
 
 
 def _read_by_other_targets(probe: Probe, cases: list[Case]) -> list[Reading]:
@@ -255,19 +255,19 @@ def _read_by_other_targets(probe: Probe, cases: list[Case]) -> list[Reading]:
             for targets in exchanged
         ]
     if all(other.fits(first.reported) for other in others):
-        return [Reading("ignores_targets")]
+        return [Reading("loss.ignores_targets")]
     extra = first.reported - first.reference
     added = [other.reported - other.reference for other in others]
     if is_healthy([case for case in cases if case.name != IGNORED]):
-        return [Reading("ignored_counted")]
+        return [Reading("loss.ignored_counted")]
     if is_healthy([case for case in cases if case.name not in (LARGE, IGNORED)]):
         large_and_finite = all(math.isfinite(case.reported) for case in cases)
-        return [Reading("differs_when_large")] if large_and_finite else []
+        return [Reading("loss.differs_when_large")] if large_and_finite else []
     if all(abs(extra - again) <= 2 * first.tolerance for again in added):
-        return [Reading("extra_term", extra)]
+        return [Reading("loss.extra_term", extra)]
     weights = measure_position_weights(probe)
     if weights is not None and 0 < int((weights == 0).sum()) < weights.numel():
-        return [Reading("targets_dropped", float((weights == 0).double().mean()))]
+        return [Reading("loss.targets_dropped", float((weights == 0).double().mean()))]
     return []
 
 
@@ -277,10 +277,10 @@ def _read_by_other_targets(probe: Probe, cases: list[Case]) -> list[Reading]:
 def _judge(
     readings: list[Reading], cases: list[Case], numbers: dict[str, object], probe: Probe
 ) -> CheckResult:
-    reading = readings[0] if readings else Reading("mismatch")
+    reading = readings[0] if readings else Reading("loss.mismatch")
     verdict = VERDICTS.get(reading.reason, MISMATCH)
     status = verdict.status
-    if reading.reason == "ignored_counted" and not _own_batch_ignores(cases):
+    if reading.reason == "loss.ignored_counted" and not _own_batch_ignores(cases):
         status = Status.WARN  # nothing in the own data is ignored
     facts = {"parameter": reading.parameter, "ignore": probe.pipeline.ignore_index}
     off = [case for case in cases if not case.fits(case.reference)] or cases[-1:]
@@ -293,13 +293,13 @@ def _judge(
     return CheckResult(
         check="loss",
         status=status,
-        reason=f"loss.{reading.reason}",
+        reason=reading.reason,
         claim=Text(verdict.claim, facts),
         measured=say("reported {reported} on {name}", reported=off[0].reported, name=off[0].name),
         expected=say(
             "{reference}, the mean cross-entropy of the same logits, within {tolerance}",
             reference=off[0].reference
-            if reading.reason != "padding_counted"
+            if reading.reason != "loss.padding_counted"
             else without(off[0], off[0].pads if off[0].pads is not None else off[0].targets < 0),
             tolerance=off[0].tolerance,
         ),

@@ -37,7 +37,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from diagnostics._guard import same_bytes
 from diagnostics._pipeline import Pipeline
 from diagnostics._probe import JITTER_STD, Probe
-from diagnostics._result import CheckResult, Status
+from diagnostics._result import CheckResult, Status, verdict
 from diagnostics._text import Text, say
 from diagnostics._trace import (
     DropoutWatch,
@@ -96,9 +96,9 @@ def _check(probe: Probe, tokens: Tensor | None) -> CheckResult:
                 warning = result if warning is None else warning
     if warning is not None:
         return warning
-    return _result(
+    return verdict(
         Status.PASS,
-        "ok",
+        "modes.ok",
         say(
             "eval mode repeats itself bit for bit, and train mode without dropout is within "
             "{difference} of it",
@@ -170,9 +170,9 @@ def _ask_switch(trial: _Trial, model: nn.Module) -> CheckResult | None:
     stuck = [path or "the model" for path, module in model.named_modules() if module.training]
     if not stuck:
         return None
-    return _result(
+    return verdict(
         Status.FAIL,
-        "eval_incomplete",
+        "modes.eval_incomplete",
         say("model.eval() leaves {count} module(s) in train mode", count=len(stuck)),
         measured=say("{path}.training is True after model.eval()", path=stuck[0]),
         expected=say("False in every module"),
@@ -188,9 +188,9 @@ def _ask_eval(trial: _Trial, model: nn.Module) -> CheckResult | None:
     warm = trial.logits(model, "a")  # lazily built tables exist from here on
     V = trial.probe.vocab_size
     if not bool(warm[..., :V].isfinite().all()):
-        return _result(
+        return verdict(
             Status.SKIP,
-            "not_finite",
+            "modes.not_finite",
             say("not measured: the logits are not finite"),
             next_step=say("see `forward_hooks`, which names the module"),
         )
@@ -230,9 +230,9 @@ def _ask_targets(trial: _Trial, model: nn.Module) -> CheckResult | None:
     if pairs[0].shape != without.shape:
         return None  # for `shapes` to say
     if trial.differ(pairs[0], pairs[1]):
-        return _result(
+        return verdict(
             Status.FAIL,
-            "targets_leak",
+            "modes.targets_leak",
             say("the logits depend on the values of the targets: the answer is an input"),
             measured=say(
                 "logits moved by {d} of their size when only the targets changed",
@@ -244,7 +244,7 @@ def _ask_targets(trial: _Trial, model: nn.Module) -> CheckResult | None:
         )
     if trial.differ(without, pairs[0]):
         return _two_paths(
-            trial, "targets_change_logits", "with targets than without", without, pairs[0]
+            trial, "modes.targets_change_logits", "with targets than without", without, pairs[0]
         )
     return None
 
@@ -261,9 +261,9 @@ def _ask_grad(trial: _Trial, model: nn.Module) -> CheckResult | None:
         finally:
             torch.set_grad_enabled(True)
     if not left_on:
-        return _result(
+        return verdict(
             Status.FAIL,
-            "grad_left_off",
+            "modes.grad_left_off",
             say("a forward call leaves gradient recording switched off for everything after it"),
             measured=say("torch.is_grad_enabled() is False after the call"),
             expected=say("True, as before the call"),
@@ -272,7 +272,11 @@ def _ask_grad(trial: _Trial, model: nn.Module) -> CheckResult | None:
         )
     if trial.differ(without, recorded):
         return _two_paths(
-            trial, "grad_changes_logits", "with gradients than under no_grad", without, recorded
+            trial,
+            "modes.grad_changes_logits",
+            "with gradients than under no_grad",
+            without,
+            recorded,
         )
     return None
 
@@ -332,9 +336,9 @@ def _ask_dropout(trial: _Trial, model: nn.Module) -> CheckResult | None:
     trial.fired = tuple(place for _, place in watch.fired)
     if torch.equal(first, other) and not torch.equal(first, silent):
         model.eval()
-        return _result(
+        return verdict(
             Status.FAIL,
-            "same_mask",
+            "modes.same_mask",
             say("dropout drops the same units at every call: the mask never changes"),
             measured=say("equal logits under two seeds, other logits without dropout"),
             expected=say("a new mask at each call"),
@@ -348,9 +352,9 @@ def _ask_dropout(trial: _Trial, model: nn.Module) -> CheckResult | None:
     model.eval()
     if declared and torch.equal(first, silent):
         path, p = next(iter(declared.items()))
-        return _result(
+        return verdict(
             Status.WARN,
-            "dropout_never_fires",
+            "modes.dropout_never_fires",
             say("the model declares dropout, and in train mode nothing is dropped"),
             measured=say("logits in train mode equal those without dropout bit for bit"),
             expected=say("{path} drops each value with probability {p}", path=path, p=p),
@@ -392,9 +396,9 @@ def _eval_random(trial: _Trial, model: nn.Module, distance: float) -> CheckResul
                 place=places[0],
             )
         )
-    return _result(
+    return verdict(
         Status.FAIL,
-        "eval_random",
+        "modes.eval_random",
         say("in eval mode the same ids give different logits at each call"),
         measured=say("logits moved by {d} of their size between two seeds", d=distance),
         expected=say("0: eval mode draws nothing at random"),
@@ -406,9 +410,9 @@ def _eval_random(trial: _Trial, model: nn.Module, distance: float) -> CheckResul
 
 
 def _stateful(trial: _Trial, model: nn.Module, distance: float) -> CheckResult:
-    return _result(
+    return verdict(
         Status.FAIL,
-        "stateful",
+        "modes.stateful",
         say("in eval mode a second call with the same ids and the same seed gives other logits"),
         measured=say("logits moved by {d} of their size", d=distance),
         expected=say("0: a call must not depend on the calls before it"),
@@ -423,9 +427,9 @@ def _stateful(trial: _Trial, model: nn.Module, distance: float) -> CheckResult:
 
 
 def _resets_random_state(mode: str) -> CheckResult:
-    return _result(
+    return verdict(
         Status.FAIL,
-        "resets_random_state",
+        "modes.resets_random_state",
         say("a forward call in {mode} mode seeds the global random state", mode=mode),
         measured=say("equal random states after calls that started from two seeds"),
         expected=say("different ones: whoever draws after the model must not repeat itself"),
@@ -436,9 +440,9 @@ def _resets_random_state(mode: str) -> CheckResult:
 
 
 def _forward_switches(path: str, mode: str, count: int) -> CheckResult:
-    return _result(
+    return verdict(
         Status.FAIL,
-        "forward_switches_mode",
+        "modes.forward_switches_mode",
         say(
             "a forward call in {mode} mode changes the mode of {path}",
             mode=mode,
@@ -456,9 +460,9 @@ def _changed_tensors(model: nn.Module, changed: list[str], mode: str) -> CheckRe
     weights = [path for path, _ in model.named_parameters() if path in changed]
     renormalised = any(getattr(module, "max_norm", None) is not None for module in model.modules())
     if weights and not renormalised:
-        return _result(
+        return verdict(
             Status.FAIL,
-            "weights_changed",
+            "modes.weights_changed",
             say("a forward call in {mode} mode changes {path}", mode=mode, path=weights[0]),
             measured=say("{count} parameter(s) differ after the call", count=len(weights)),
             expected=say("none: only the optimizer changes weights"),
@@ -469,9 +473,9 @@ def _changed_tensors(model: nn.Module, changed: list[str], mode: str) -> CheckRe
     norms = [path for path, module in model.named_modules() if isinstance(module, _BatchNorm)]
     others = [path for path in changed if not any(path.startswith(f"{norm}.") for norm in norms)]
     if others:
-        return _result(
+        return verdict(
             Status.WARN,
-            "buffers_changed",
+            "modes.buffers_changed",
             say("a forward call in {mode} mode changes {path}", mode=mode, path=others[0]),
             measured=say("{count} buffer(s) differ after the call", count=len(others)),
             expected=say("none, unless the model counts or averages something on purpose"),
@@ -482,9 +486,9 @@ def _changed_tensors(model: nn.Module, changed: list[str], mode: str) -> CheckRe
 
 
 def _mode_remembered(measured: str, **facts: object) -> CheckResult:
-    return _result(
+    return verdict(
         Status.FAIL,
-        "mode_remembered",
+        "modes.mode_remembered",
         say("the model computes in the mode of an earlier call, not in the mode it is in"),
         measured=say(measured, **facts),
         expected=say("train() and eval() decide at each call whether dropout is on"),
@@ -524,9 +528,9 @@ def _explain_train(
     path = call_name(call) if call else ""
     words = f"{path} {call.kind}".lower() if call else ""
     routed = any(word in words for word in ("moe", "expert", "router", "gate"))
-    return _result(
+    return verdict(
         Status.WARN if routed else Status.FAIL,
-        "train_differs",
+        "modes.train_differs",
         say("with dropout off, train mode computes other logits than eval mode"),
         measured=say("logits differ by {d} of their size", d=numbers["distance"]),
         expected=say("at most {limit}", limit=trial.limit),
@@ -540,9 +544,9 @@ def _explain_train(
 
 
 def _batch_norm_warning(count: int, numbers: dict[str, Any]) -> CheckResult:
-    return _result(
+    return verdict(
         Status.WARN,
-        "batch_norm",
+        "modes.batch_norm",
         say("train mode normalises over the batch, so its logits differ from eval mode's"),
         measured=say("logits differ by {d} of their size", d=numbers["distance"]),
         expected=say("no difference but dropout; batch norm is rare in language models"),
@@ -553,14 +557,14 @@ def _batch_norm_warning(count: int, numbers: dict[str, Any]) -> CheckResult:
 
 
 def _two_paths(
-    trial: _Trial, word: str, difference: str, without: Tensor, other: Tensor
+    trial: _Trial, reason: str, difference: str, without: Tensor, other: Tensor
 ) -> CheckResult:
     distance = relative_distance(without, other)
     places = torch.nonzero(((without - other).abs().amax(2) > 0).any(0)).flatten()
     first = int(places[0]) if len(places) else 0  # NaN only
-    return _result(
+    return verdict(
         Status.FAIL,
-        word,
+        reason,
         say("the logits are others {difference}: two code paths disagree", difference=difference),
         measured=say("logits differ by {d} of their size", d=distance),
         expected=say("at most {limit}", limit=trial.limit),
@@ -603,29 +607,3 @@ def _put_back(saved_tensors: list[tuple[str, Tensor, Tensor]]) -> None:
         for _, tensor, saved in saved_tensors:
             if tensor.shape == saved.shape:
                 tensor.copy_(saved)
-
-
-def _result(
-    status: Status,
-    word: str,
-    claim: Text,
-    *,
-    measured: str = "",
-    expected: str = "",
-    where: str = "",
-    causes: tuple[Text, ...] = (),
-    next_step: str = "",
-    numbers: dict[str, Any] | None = None,
-) -> CheckResult:
-    return CheckResult(
-        check="modes",
-        status=status,
-        reason=f"modes.{word}",
-        claim=claim,
-        measured=measured,
-        expected=expected,
-        where=where,
-        causes=causes,
-        next_step=next_step,
-        numbers=numbers or {},
-    )

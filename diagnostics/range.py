@@ -33,7 +33,7 @@ import torch
 from torch import Tensor
 
 from diagnostics._probe import MissingPartError, Probe
-from diagnostics._result import CheckResult, Status
+from diagnostics._result import CheckResult, Status, verdict
 from diagnostics._text import Text, say
 from diagnostics._tokenizer import TokenizerReader
 
@@ -60,8 +60,11 @@ def check_range(
     if vocab_size < 1:
         raise ValueError(f"vocab_size must be at least 1, got {vocab_size}")
     if ids.numel() == 0:
-        return _failure(
-            "range.empty", say("{name} holds no id at all", name=name), numbers={"count": 0}
+        return verdict(
+            Status.FAIL,
+            "range.empty",
+            say("{name} holds no id at all", name=name),
+            numbers={"count": 0},
         )
     if ids.dtype.is_floating_point or ids.dtype.is_complex or ids.dtype is torch.bool:
         return _not_integer(ids, name)
@@ -234,7 +237,8 @@ def _wrapped_against_text(probe: Probe) -> CheckResult | None:
 
 def _wrapped(true: Tensor, stored: Tensor, modulus: int) -> CheckResult:
     position = int(torch.nonzero(true != stored)[0])
-    return _failure(
+    return verdict(
+        Status.FAIL,
         "range.wrapped",
         say(
             "train_ids are the ids of train_text modulo {modulus}: larger ids became other tokens",
@@ -274,7 +278,8 @@ def _out_of_range(ids: Tensor, vocab_size: int, numbers: dict[str, Any], name: s
             column=position % ids.shape[1],
         )
     )
-    return _failure(
+    return verdict(
+        Status.FAIL,
         reason,
         say(
             "{name} hold the id {first} at {place}, outside 0 to {last}",
@@ -358,7 +363,8 @@ def _traces(flat: Tensor, V: int, numbers: dict[str, Any], name: str) -> CheckRe
     numbers["name"] = name
     k = has_zero_places(flat)
     if k is not None:
-        return _failure(
+        return verdict(
+            Status.FAIL,
             "range.wrong_dtype",
             say("{name} hold a token in one place of {k}, and zeros in the others", name=name, k=k),
             measured=say("{share} of the ids are 0", share=_share_of_zeros(flat)),
@@ -405,7 +411,8 @@ def _with_origin(result: CheckResult, probe: Probe, limit: int) -> CheckResult:
 def _not_integer(ids: Tensor, name: str) -> CheckResult:
     flat = ids.flatten()[:PIECE_LENGTH]
     fractions = int((~(flat == flat.round())).sum()) if ids.is_floating_point() else 0
-    return _failure(
+    return verdict(
+        Status.FAIL,
         "range.not_integer",
         say(
             "{name} are {dtype}, not whole numbers",
@@ -425,7 +432,8 @@ def _not_integer(ids: Tensor, name: str) -> CheckResult:
 
 def _small_type(ids: Tensor, vocab_size: int, name: str) -> CheckResult:
     largest = torch.iinfo(ids.dtype).max
-    return _failure(
+    return verdict(
+        Status.FAIL,
         "range.dtype_too_small",
         say(
             "{name} are {dtype}, which holds nothing above {largest}, for a vocabulary of {V}",
@@ -453,7 +461,3 @@ def _warning(reason: str, claim: Text, numbers: dict[str, Any], cause: Text) -> 
         next_step=say("decode the first 200 ids, and read them"),
         numbers=numbers,
     )
-
-
-def _failure(reason: str, claim: Text, **fields: Any) -> CheckResult:
-    return CheckResult(check="range", status=Status.FAIL, reason=reason, claim=claim, **fields)

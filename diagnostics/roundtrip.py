@@ -38,8 +38,8 @@ from torch import Tensor
 
 from diagnostics._lost_text import Fault, around, first_difference, name_fault
 from diagnostics._probe import MissingPartError, Probe
-from diagnostics._result import CheckResult, Status
-from diagnostics._text import Text, say
+from diagnostics._result import CheckResult, Status, verdict
+from diagnostics._text import say
 from diagnostics._tokenizer import TokenizerReader, is_special
 
 SAMPLE_LENGTH = 2_000  # characters; a BPE written in Python takes about 0.1 s for as many
@@ -127,7 +127,8 @@ def _judge_table(
         if entry in seen:
             break
         seen[entry] = index
-    return _failure(
+    return verdict(
+        Status.FAIL,
         "roundtrip.duplicate_characters",
         say(
             "the vocabulary lists {entry} twice, as id {first} and as id {second}",
@@ -181,7 +182,8 @@ def _judge_entries(
         except Exception as error:  # any: the user's code
             return _encode_raised("the vocabulary", entry, error, reader)
         if decoded != entry:
-            return _failure(
+            return verdict(
+                Status.FAIL,
                 "roundtrip.order_differs",
                 say(
                     "id {index} decodes to {decoded}, where the vocabulary lists {entry}",
@@ -208,7 +210,8 @@ def _judge_repeated(
             continue
         if first == second:
             return None
-        result = _failure(
+        result = verdict(
+            Status.FAIL,
             "roundtrip.not_repeatable",
             say("encode gives other ids for the same text the second time"),
             measured=say("{first}, then {second}", first=first[:6], second=second[:6]),
@@ -243,7 +246,8 @@ def _judge_stored(
         (i for i, (a, b) in enumerate(zip(stored, again, strict=False)) if a != b),
         min(len(stored), len(again)),
     )
-    result = _failure(
+    result = verdict(
+        Status.FAIL,
         "roundtrip.stored_ids_differ",
         say(
             "the first {count} stored ids decode to a text whose ids are other ones",
@@ -271,7 +275,8 @@ def _judge_extras(
         of_nothing = []
     if of_nothing:
         doubled = len(of_nothing) > 1 and of_nothing[0] == of_nothing[1]
-        result = _failure(
+        result = verdict(
+            Status.FAIL,
             "roundtrip.doubled_start" if doubled else "roundtrip.tokens_added",
             say(
                 "encode adds {count} token(s) to every text, {ids}, which decode leaves out again",
@@ -294,7 +299,8 @@ def _judge_extras(
     if not skipped:
         return None
     return _as_warning(
-        _failure(
+        verdict(
+            Status.FAIL,
             "roundtrip.unknown_skipped",
             say("a character that the tokenizer does not know is skipped without a word"),
             measured=say("U+F0000 between two others leaves no id"),
@@ -361,7 +367,8 @@ def _probes(reader: TokenizerReader, text: str | None) -> Iterator[str]:
 
 def _lossy(reader: TokenizerReader, name: str, sample: str, back: str, fault: Fault) -> CheckResult:
     position = first_difference(sample, back)
-    result = _failure(
+    result = verdict(
+        Status.FAIL,
         fault.reason,
         say("the tokenizer does not give the text back: {told}", told=fault.told),
         measured=say(
@@ -404,9 +411,12 @@ def _encode_raised(
             name=name,
             error=str(error)[:120],
         )
-        return _failure("roundtrip.encode_raised", claim, next_step=say("encode that text by hand"))
+        return verdict(
+            Status.FAIL, "roundtrip.encode_raised", claim, next_step=say("encode that text by hand")
+        )
     char = sample[position]
-    return _failure(
+    return verdict(
+        Status.FAIL,
         "roundtrip.unknown_character",
         say(
             "the tokenizer has no id for {char} (U+{code}), which stands in {name}",
@@ -433,7 +443,8 @@ def _refuses(reader: TokenizerReader, char: str) -> bool:
 def _decode_raised(
     name: str, encoded: list[int], error: Exception, reader: TokenizerReader
 ) -> CheckResult:
-    return _failure(
+    return verdict(
+        Status.FAIL,
         "roundtrip.decode_raised",
         say(
             "decode raises {kind} on ids that encode gave: {error}",
@@ -456,7 +467,8 @@ def _decode_raised(
 
 
 def _not_text(back: Any) -> CheckResult:
-    return _failure(
+    return verdict(
+        Status.FAIL,
         "roundtrip.not_text",
         say("decode gives {kind} instead of a text", kind=type(back).__name__),
         measured=say("{back}", back=repr(back)[:60]),
@@ -466,10 +478,6 @@ def _not_text(back: Any) -> CheckResult:
         else (),
         next_step=say('return "".join(pieces) from decode'),
     )
-
-
-def _failure(reason: str, claim: Text, **fields: Any) -> CheckResult:
-    return CheckResult(check="roundtrip", status=Status.FAIL, reason=reason, claim=claim, **fields)
 
 
 def _as_warning(result: CheckResult) -> CheckResult:

@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from diagnostics._adapter import UnreadableOutputError, next_tokens
 from diagnostics._pipeline import Pipeline
 from diagnostics._probe import JITTER_STD, MissingPartError, Probe
-from diagnostics._result import CheckResult, Status
+from diagnostics._result import CheckResult, Status, verdict
 from diagnostics._text import Text, say
 from diagnostics._trace import DeviceWatch, MixedDevicesError, tensors_in, user_frame
 
@@ -64,9 +64,9 @@ def run(probe: Probe) -> CheckResult:
     """Judge the sweep; logits that are NaN at every size are left to `forward_hooks`."""
     result = _check(probe)
     if result.reason == "shapes.not_finite" and result.numbers["everywhere"]:
-        return _result(
+        return verdict(
             Status.SKIP,
-            "not_finite",
+            "shapes.not_finite",
             say("not measured: the logits are not finite at any size"),
             next_step=say("see `forward_hooks`, which names the module"),
         )
@@ -196,9 +196,9 @@ def _pass(sweep: Sweep) -> CheckResult:
     shown = next(t for t in reversed(sweep.trials) if t.error is None)
     assert shown.logits is not None
     widths = {t.logits.shape[-1] for t in sweep.of() if t.logits is not None}
-    return _result(
+    return verdict(
         Status.PASS,
-        "ok",
+        "shapes.ok",
         say(
             "logits are (B, T, {width}) in {count} calls with B up to {B} and T up to {T}",
             width=max(widths),
@@ -236,9 +236,9 @@ def _raises(failed: list[Trial], fine: list[Trial], block: int | None) -> CheckR
     elif fine and all(t.with_targets for t in failed):
         causes = (say("only the branch that computes the loss fails"),)
     fixed = one_length and refused
-    return _result(
+    return verdict(
         Status.WARN if fixed else Status.FAIL,
-        "fixed_length" if fixed else "raises",
+        "shapes.fixed_length" if fixed else "shapes.raises",
         say(
             "the model raises {kind} with {name}: {message}",
             kind=type(first.error).__name__,
@@ -267,15 +267,17 @@ def _judge_layout(sweep: Sweep) -> CheckResult | None:
         if t.logits is None or len({t.B, t.T, sweep.V}) < 3:
             continue
         shape = tuple(t.logits.shape)
-        word = _layout_of(shape, t.B, t.T, sweep.V)
-        if word == "last" and not t.with_targets:
+        reason = _layout_of(shape, t.B, t.T, sweep.V)
+        if reason == "shapes.last_only" and not t.with_targets:
             continue  # the last position alone is what generation needs
-        if word in ("ok", "narrow"):
+        if reason in ("ok", "narrow"):
             continue
-        if word == "flattened" and all(1 in (o.B, o.T) for o in _with_layout(sweep, word)):
-            word = "squeezed"  # sizes above 1 come as they should
-        told, cause, action = _LAYOUTS[word]
-        return _layout_failure(sweep, t, word, say(told, B=t.B, T=t.T, V=sweep.V), cause, action)
+        if reason == "shapes.flattened" and all(
+            1 in (o.B, o.T) for o in _with_layout(sweep, reason)
+        ):
+            reason = "shapes.squeezed"  # sizes above 1 come as they should
+        told, cause, action = _LAYOUTS[reason]
+        return _layout_failure(sweep, t, reason, say(told, B=t.B, T=t.T, V=sweep.V), cause, action)
     widths = {t.logits.shape[-1] for t in sweep.of() if t.logits is not None and t.logits.ndim == 3}
     if widths and min(widths) < sweep.V:
         return _too_narrow(sweep, min(widths))
@@ -287,54 +289,54 @@ def _layout_of(shape: tuple[int, ...], B: int, T: int, V: int) -> str:
         if shape[:2] == (B, T):
             return "ok" if shape[2] >= V else "narrow"
         if shape[0] == B and shape[2] == T and shape[1] >= V:
-            return "transposed"
+            return "shapes.transposed"
         if shape[:2] == (T, B):
-            return "time_first"
+            return "shapes.time_first"
         if shape[:2] == (B, 1):
-            return "last"
+            return "shapes.last_only"
         if shape[0] == B and shape[1] < T:
-            return "truncated"
+            return "shapes.truncated"
     if len(shape) == 2 and shape[0] == B * T:
-        return "flattened"
+        return "shapes.flattened"
     if len(shape) == 2 and shape[0] == B and shape[1] >= V:
-        return "last"
-    return "unreadable"
+        return "shapes.last_only"
+    return "shapes.unreadable"
 
 
-# word: (claim, cause, next step); None where the shape alone points to no cause
+# reason: (claim, cause, next step); None where the shape alone points to no cause
 _LAYOUTS: dict[str, tuple[str, str | None, str]] = {
-    "transposed": (
+    "shapes.transposed": (
         "the logits come as (B, V, T): classes before positions",
         "they were transposed for cross_entropy and returned like that",
         "return logits before the transpose: loss = cross_entropy(logits.transpose(1, 2), targets)",
     ),
-    "time_first": (
+    "shapes.time_first": (
         "the logits come as (T, B, V): time before batch",
         "a module that expects (T, B, C) sits inside: nn.MultiheadAttention or an RNN without "
         "batch_first=True",
         "build that module with batch_first=True, or transpose back before the head",
     ),
-    "flattened": (
+    "shapes.flattened": (
         "the logits come as (B*T, V): rows and positions are one axis",
         "the name logits is overwritten by its flattened view, and that is returned",
         "flatten inside the call: cross_entropy(logits.flatten(0, 1), targets.flatten())",
     ),
-    "squeezed": (
+    "shapes.squeezed": (
         "an axis of the logits is gone where the batch or the row has size 1",
         "squeeze() without a dimension takes every axis of size 1 away",
         "name the axis, as in squeeze(-1), or index it",
     ),
-    "last": (
+    "shapes.last_only": (
         "with targets the logits hold the last position only, so one token per row is learnt",
         "the shortcut for generation (x[:, [-1]]) is taken in training too",
         "take the last position only where targets is None",
     ),
-    "truncated": (
+    "shapes.truncated": (
         "the logits hold fewer positions than the ids: each belongs to another token than it seems",
         "the ids are cut or shifted inside forward",
         "return one row of logits for each of the T ids",
     ),
-    "unreadable": (
+    "shapes.unreadable": (
         "the logits fit neither (B, T, V) = ({B}, {T}, {V}) nor any usual order",
         None,
         "print logits.shape at the end of forward, or pass forward=(model, inputs, targets) -> "
@@ -344,36 +346,36 @@ _LAYOUTS: dict[str, tuple[str, str | None, str]] = {
 
 
 def _layout_failure(
-    sweep: Sweep, t: Trial, word: str, told: Text, cause: str | None, action: str
+    sweep: Sweep, t: Trial, reason: str, told: Text, cause: str | None, action: str
 ) -> CheckResult:
     assert t.logits is not None
-    raw = "flattened" if word == "squeezed" else word
+    raw = "shapes.flattened" if reason == "shapes.squeezed" else reason
     wrong = [o.name for o in _with_layout(sweep, raw)]
-    return _result(
+    return verdict(
         Status.FAIL,
-        "last_only" if word == "last" else word,
+        reason,
         told,
         measured=say("{name}: logits {shape}", name=t.name, shape=tuple(t.logits.shape)),
         expected=say("({B}, {T}, {V}) or wider", B=t.B, T=t.T, V=sweep.V),
         where=say("{count} of {all} calls", count=len(wrong), all=len(sweep.of())),
         causes=(Text(cause, {}),) if cause else (),
         next_step=Text(action, {}),
-        numbers={"shape": list(t.logits.shape), "calls": wrong, "layout": word},
+        numbers={"shape": list(t.logits.shape), "calls": wrong, "layout": reason},
     )
 
 
-def _with_layout(sweep: Sweep, word: str) -> list[Trial]:
+def _with_layout(sweep: Sweep, reason: str) -> list[Trial]:
     return [
         t
         for t in sweep.of()
-        if t.logits is not None and _layout_of(tuple(t.logits.shape), t.B, t.T, sweep.V) == word
+        if t.logits is not None and _layout_of(tuple(t.logits.shape), t.B, t.T, sweep.V) == reason
     ]
 
 
 def _too_narrow(sweep: Sweep, width: int) -> CheckResult:
-    return _result(
+    return verdict(
         Status.FAIL,
-        "too_narrow",
+        "shapes.too_narrow",
         say(
             "the logits have {width} columns for a vocabulary of {V}: some tokens can never be "
             "predicted",
@@ -397,9 +399,9 @@ def _judge_kind(sweep: Sweep) -> CheckResult | None:
     logits = largest.logits.float()
     # a row of logits that is positive and sums to 1 by chance does not exist
     if bool((logits >= 0).all()) and bool(((logits.sum(-1) - 1).abs() < 1e-3).all()):
-        return _result(
+        return verdict(
             Status.WARN,
-            "probabilities",
+            "shapes.probabilities",
             say("the model returns probabilities: every row is positive and sums to 1"),
             measured=say("the first row sums to {total}", total=float(logits.sum(-1).flatten()[0])),
             expected=say("logits, on which temperature, cross_entropy and top-k rely"),
@@ -410,9 +412,9 @@ def _judge_kind(sweep: Sweep) -> CheckResult | None:
 
 
 def _predictions(name: str, logits: Tensor) -> CheckResult:
-    return _result(
+    return verdict(
         Status.FAIL,
-        "predictions",
+        "shapes.predictions",
         say("the model returns whole numbers, predicted ids, in place of logits"),
         measured=say(
             "{name}: {dtype} of shape {shape}",
@@ -430,9 +432,9 @@ def _predictions(name: str, logits: Tensor) -> CheckResult:
 def _judge_loss(sweep: Sweep) -> CheckResult | None:
     for t in sweep.of(with_targets=True):
         if isinstance(t.loss, Tensor) and t.loss.numel() != 1:
-            return _result(
+            return verdict(
                 Status.FAIL,
-                "loss_not_scalar",
+                "shapes.loss_not_scalar",
                 say("the loss has shape {shape}: it is not one number", shape=tuple(t.loss.shape)),
                 measured=say("{name}: {n} numbers", name=t.name, n=t.loss.numel()),
                 expected=say("a scalar, shape ()"),
@@ -443,9 +445,9 @@ def _judge_loss(sweep: Sweep) -> CheckResult | None:
                 numbers={"shape": list(t.loss.shape)},
             )
         if isinstance(t.loss, float):
-            return _result(
+            return verdict(
                 Status.FAIL,
-                "loss_not_tensor",
+                "shapes.loss_not_tensor",
                 say("the loss is a plain Python number: no gradient can flow back from it"),
                 measured=say("{name}: {kind}", name=t.name, kind=type(t.loss).__name__),
                 expected=say("a tensor of shape () that is part of the graph"),
@@ -465,9 +467,9 @@ def _judge_finite(sweep: Sweep) -> CheckResult | None:
     if not bad:
         return None
     lengths = sorted({t.T for t in bad})
-    return _result(
+    return verdict(
         Status.FAIL,
-        "not_finite",
+        "shapes.not_finite",
         say("the logits are not finite with {name}", name=bad[0].name),
         measured=say("{bad} of {all} calls give NaN or inf", bad=len(bad), all=len(sweep.of())),
         expected=say("finite logits at every size"),
@@ -492,20 +494,20 @@ def _unreadable(probe: Probe, model: nn.Module, error: Exception) -> CheckResult
         return _predictions(f"B={trial.B}, T={trial.T}" if trial else "", found[0])
     if scores and trial is not None:
         trial.logits = scores[0]
-        word = _layout_of(tuple(scores[0].shape), trial.B, trial.T, probe.vocab_size)
-        if word == "truncated":
-            told, cause, action = _LAYOUTS[word]
+        reason = _layout_of(tuple(scores[0].shape), trial.B, trial.T, probe.vocab_size)
+        if reason == "shapes.truncated":
+            told, cause, action = _LAYOUTS[reason]
             sweep = Sweep(probe.vocab_size, probe.block_size, [trial])
-            return _layout_failure(sweep, trial, word, Text(told, {}), cause, action)
+            return _layout_failure(sweep, trial, reason, Text(told, {}), cause, action)
     shapes = [tuple(t.shape) for t in scores]
     B, T = tokens.shape
-    return _result(
+    return verdict(
         Status.FAIL,
-        "unreadable",
-        say(_LAYOUTS["unreadable"][0], B=B, T=T, V=probe.vocab_size),
+        "shapes.unreadable",
+        say(_LAYOUTS["shapes.unreadable"][0], B=B, T=T, V=probe.vocab_size),
         measured=say("shapes {shapes} for ids ({B}, {T})", shapes=shapes, B=B, T=T),
         expected=say("({B}, {T}, {V})", B=B, T=T, V=probe.vocab_size),
-        next_step=Text(_LAYOUTS["unreadable"][2], {}),
+        next_step=Text(_LAYOUTS["shapes.unreadable"][2], {}),
         numbers={"shapes": [list(shape) for shape in shapes]},
     )
 
@@ -533,9 +535,9 @@ def _ask_rows(probe: Probe) -> CheckResult | None:
     if not bool(moved <= limit):
         return None  # other numbers, not other places: rows influence one another
     b, t = (int(i) for i in torch.nonzero(misplaced)[0])
-    return _result(
+    return verdict(
         Status.FAIL,
-        "rows_mixed",
+        "shapes.rows_mixed",
         say("the logits of a batch stand in other places than the ids they were computed from"),
         measured=say(
             "{count} of {all} places hold the logits of another place",
@@ -560,9 +562,9 @@ def _ask_device(probe: Probe) -> CheckResult | None:
         with torch.no_grad(), probe.seeded("device"), DeviceWatch():
             model(tokens.to("meta"))
     except MixedDevicesError as error:
-        return _result(
+        return verdict(
             Status.FAIL,
-            "wrong_device",
+            "shapes.wrong_device",
             say("forward makes a tensor on the CPU whatever device the model is on"),
             measured=say("{message}", message=str(error)),
             expected=say("every tensor on the device of the token ids"),
@@ -590,9 +592,9 @@ def _ask_overrun(probe: Probe) -> CheckResult | None:
         return None
     shape = () if trial.logits is None else tuple(trial.logits.shape)
     cut = len(shape) == 3 and shape[1] == block
-    return _result(
+    return verdict(
         Status.WARN,
-        "truncated_silently" if cut else "overrun",
+        "shapes.truncated_silently" if cut else "shapes.overrun",
         say("{T} ids, one more than the block, are accepted and cut to it", T=block + 1)
         if cut
         else say("{T} ids, one more than the block, are accepted without a word", T=block + 1),
@@ -600,30 +602,4 @@ def _ask_overrun(probe: Probe) -> CheckResult | None:
         expected=say("an error, unless the positions are relative and meant to go further"),
         next_step=say("crop the context to the last {block} ids before each call", block=block),
         numbers={"block_size": block, "shape": list(shape)},
-    )
-
-
-def _result(
-    status: Status,
-    word: str,
-    claim: Text,
-    *,
-    measured: str = "",
-    expected: str = "",
-    where: str = "",
-    causes: tuple[Text, ...] = (),
-    next_step: str = "",
-    numbers: dict[str, Any] | None = None,
-) -> CheckResult:
-    return CheckResult(
-        check="shapes",
-        status=status,
-        reason=f"shapes.{word}",
-        claim=claim,
-        measured=measured,
-        expected=expected,
-        where=where,
-        causes=causes,
-        next_step=next_step,
-        numbers=numbers or {},
     )

@@ -62,6 +62,7 @@ from diagnostics._step_trial import (
     constant_pair,
     fit,
     keeps_graph,
+    loss_now,
     random_pair,
     reference,
 )
@@ -139,7 +140,7 @@ def measure_step(probe: Probe) -> Trial:
             calls.append(_call(probe, model, made, optimizers, pair, number))
             owns.append(own)
             losses.append(loss)
-            after.append(reference(probe, model, pair)[0])
+            after.append(loss_now(probe, model, pair))
             if number >= CALLS - 1 and _is_settled(calls):
                 break
         noise = _noise(probe, model, calls[0], owns[0], pairs[0])
@@ -149,7 +150,7 @@ def measure_step(probe: Probe) -> Trial:
             if call.steps and not call.closure
         ]
         counts = [_scored(probe, targets) for _, targets in pairs[: len(calls)]]
-        return Trial(calls, readings, losses, after, counts, noise, _acts_on_mode(model))
+        return Trial(calls, readings, losses, after, counts, noise, acts_on_mode(model))
 
 
 def _is_settled(calls: list[Call]) -> bool:
@@ -194,7 +195,8 @@ def _scored(probe: Probe, targets: Tensor) -> int:
     return int((targets != probe.pipeline.ignore_index).sum())
 
 
-def _acts_on_mode(model: nn.Module) -> bool:
+def acts_on_mode(model: nn.Module) -> bool:
+    """Whether some module computes something else in eval mode: dropout, batch norm, GRU."""
     kinds = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase, nn.RNNBase)
     return any(
         isinstance(m, kinds) or any("drop" in n and isinstance(v, float) for n, v in vars(m).items())
@@ -311,6 +313,7 @@ def _judge_kind(
         "partial": words.PARTIAL,
         "extra": words.EXTRA,
         "per_parameter": words.CLIP_PARAMETERS,
+        "per_parameter_own": words.RESCALED_PARAMETERS,
         **words.HYPOTHESES,
     }
     fault = named.get(reading.kind, words.OTHER)

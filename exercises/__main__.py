@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import argparse
 import ast
-import importlib
 import json
+import os
 import sys
 import textwrap
 import time
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diagnostics._catalog import CATALOG
+from exercises import _exit
 
 if TYPE_CHECKING:
     from exercises._exercise import Receipt
@@ -36,53 +37,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unknown = [name for name in names if name not in NAMES]
     if unknown:
         print(f"error: there is no exercise {unknown[0]!r}; see --list", file=sys.stderr)
-        return 2
+        return _exit.USAGE
     try:
-        return _run_all(names or list(NAMES), options.json)
+        return _run_all(names or list(NAMES), options.jobs, options.json)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        return 130
+        return _exit.INTERRUPTED
 
 
-def _run_all(names: list[str], json_path: str | None) -> int:
-    import torch
-    from tqdm import tqdm
-
-    from exercises._exercise import HealthyPipelineError, prove, require_healthy
-    from exercises._lab import Lab
+def _run_all(names: list[str], jobs: int, json_path: str | None) -> int:
+    from exercises._exercise import HealthyPipelineError
+    from exercises._pool import prove_all
     from exercises._run import exit_code, show_receipt
 
-    torch.set_num_threads(1)  # faster at this size, and the same numbers on every machine
     start = time.perf_counter()
-    exercises = [importlib.import_module(f"exercises.{name}").EXERCISE for name in names]
-    receipts: list[tuple[str, Receipt]] = []
-    bar = tqdm(
-        [(exercise, bug) for exercise in exercises for bug in exercise.bugs],
-        disable=None,  # no bar without a terminal
-        leave=False,
-    )
     try:
-        with Lab() as lab:
-            require_healthy(lab)
-            for exercise, bug in bar:
-                bar.set_description(f"{exercise.name} {bug.name}")
-                receipts.append((exercise.name, prove(lab, bug)))
+        receipts = prove_all(names, jobs)
     except HealthyPipelineError as error:
         print(f"error: an exercise is broken itself. {error}", file=sys.stderr)
-        return 3
+        return _exit.BROKEN
     _print_table(receipts)
     caught = sum(receipt.caught for _, receipt in receipts)
     for _, receipt in receipts:
         if not receipt.caught:
             show_receipt(receipt)
-    seconds = time.perf_counter() - start
     print(
         f"{caught} of {len(receipts)} bugs in {len(names)} exercises caught for the right "
-        f"reason ({seconds:.0f} s)"
+        f"reason ({time.perf_counter() - start:.0f} s)"
     )
     if json_path is not None:
         content = json.dumps([_to_dict(name, r) for name, r in receipts], indent=2)
-        Path(json_path).write_text(content + "\n", encoding="utf-8")
+        try:
+            Path(json_path).write_text(content + "\n", encoding="utf-8")
+        except OSError as error:
+            print(f"error: cannot write {json_path}: {error.strerror}", file=sys.stderr)
+            return _exit.USAGE
     return exit_code([receipt for _, receipt in receipts])
 
 
@@ -127,6 +116,14 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="exercises to run; all without")
     parser.add_argument("--list", action="store_true", help="list the exercises and exit")
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        metavar="N",
+        default=min(4, os.cpu_count() or 1),
+        choices=range(1, 65),
+        help="processes to use (%(default)s)",
+    )
     parser.add_argument("--json", metavar="FILE", help="also write the receipts as JSON")
     return parser.parse_args(arguments)
 

@@ -50,6 +50,7 @@ class Lab:
 
     def __init__(self, seed: int = SEED) -> None:
         self.seed = seed
+        self.proven: set[str] = set()  # checks that the healthy pipeline is known to pass
         self._undo: list[Callable[[], object]] = []
         self.folder = Path(tempfile.mkdtemp(prefix="exercises-"))
         text = read_text(data_path("guide.txt"))[:TEXT_LENGTH]

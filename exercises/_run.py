@@ -10,10 +10,8 @@ import textwrap
 from collections.abc import Mapping, Sequence
 
 from diagnostics._catalog import CATALOG
+from exercises import _exit
 from exercises._exercise import (
-    EXIT_BROKEN,
-    EXIT_CAUGHT,
-    EXIT_NOT_CAUGHT,
     Bug,
     Exercise,
     HealthyPipelineError,
@@ -42,10 +40,10 @@ def run(exercise: Exercise) -> int:
             receipts = [_show_bug(lab, exercise, bug, healthy) for bug in exercise.bugs]
     except HealthyPipelineError as error:
         print(f"error: {exercise.name} is broken itself. {error}", file=sys.stderr)
-        return EXIT_BROKEN
+        return _exit.BROKEN
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        return 130
+        return _exit.INTERRUPTED
     print()
     _say("Lesson: " + exercise.lesson)
     missed = [receipt.bug.name for receipt in receipts if not receipt.caught]
@@ -61,7 +59,7 @@ def run(exercise: Exercise) -> int:
 def exit_code(receipts: Sequence[Receipt]) -> int:
     """Return 0 when every bug was caught for the right reason, else 1."""
     caught = all(receipt.caught for receipt in receipts)
-    return EXIT_CAUGHT if caught else EXIT_NOT_CAUGHT
+    return _exit.CAUGHT if caught else _exit.NOT_CAUGHT
 
 
 def show_receipt(receipt: Receipt) -> None:

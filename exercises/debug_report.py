@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from exercises._exercise import EXIT_CAUGHT, EXIT_NOT_CAUGHT, Exercise
+from exercises import _exit
+from exercises._exercise import Exercise
 from exercises._lab import Lab
 
 # The first bug of each; which figure gives it away?
@@ -54,13 +55,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         path.write_text(json.dumps(reports, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         print(f"error: cannot write {path}: {error.strerror}", file=sys.stderr)
-        return 2
+        return _exit.USAGE
     _show(reports)
     print(f"\nwritten to {path}; which figure gives each bug away, and which bug moves none?")
     missing = [name for name in FIGURES if reports["healthy"].get(name) is None]
     if missing:
         print(f"[FAIL] not measured on the healthy pipeline: {', '.join(missing)}")
-    return EXIT_NOT_CAUGHT if missing else EXIT_CAUGHT
+    return _exit.NOT_CAUGHT if missing else _exit.CAUGHT
 
 
 def measure_figures(lab: Lab, pipeline: Any) -> dict[str, Any]:

@@ -6,12 +6,15 @@ Exit codes: 0 as expected, 1 a check failed, 2 usage or missing input, 3 the too
 
 from __future__ import annotations
 
+import argparse
 import errno
 import os
 import sys
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
 
 EXIT_OK = 0
 EXIT_CHECK_FAILED = 1
@@ -34,6 +37,32 @@ REMEDIES = {
 
 class CommandError(Exception):
     """The command cannot go on with what it was given; the message says what to do about it."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Answers a wrong flag with one line; argparse would put the whole usage before it."""
+
+    def error(self, message: str) -> NoReturn:
+        """End with exit code 2 and the line."""
+        one_line = " ".join(message.split())
+        self.exit(EXIT_USAGE, f"error: {one_line}; `{self.prog} --help` shows what fits\n")
+
+
+def require_writable(path: str | os.PathLike[str] | None, flag: str) -> None:
+    """Raise CommandError where no file can be written, before minutes go into its content.
+
+    Creates nothing. None, for a flag that was not given, passes.
+    """
+    if path is None:
+        return
+    target = Path(path)
+    folder = target.parent
+    if target.is_dir():
+        raise CommandError(f"{flag} wants a file to write, got the folder {path}")
+    if not folder.is_dir():
+        raise CommandError(f"{flag} {path}: there is no folder {folder}; create it first")
+    if not os.access(target if target.exists() else folder, os.W_OK):
+        raise CommandError(f"{flag} {path} cannot be written; choose another folder")
 
 
 def run_command(main: Callable[[], int | None]) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from minigpt._cli import CommandError
+from minigpt._cli import CommandError, Parser
 
 if TYPE_CHECKING:  # --help must not wait for torch
     import torch
@@ -106,7 +106,7 @@ def compare_prompts(model: MiniGPT, short: Tensor, rich: Tensor) -> tuple[float,
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m minigpt.generate",
         description="Continue a prompt with a trained checkpoint. Text goes to stdout; settings, "
         "speed and the measured repetition to stderr.",

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from minigpt._cli import EXIT_OK, CommandError, run_command
+from minigpt._cli import EXIT_OK, CommandError, Parser, run_command
 
 if TYPE_CHECKING:
     from minigpt.corpus import Corpus
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m minigpt.prepare",
         description="Turn a text into a tokenizer and encoded train, validation and test ids.",
         epilog="Then: python -m minigpt.train",

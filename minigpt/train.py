@@ -15,7 +15,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from minigpt._cli import EXIT_CHECK_FAILED, EXIT_INTERRUPTED, EXIT_OK, CommandError, run_command
+from minigpt._cli import (
+    EXIT_CHECK_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    CommandError,
+    Parser,
+    run_command,
+)
 from minigpt._training_state import LAST_NAME, NonFiniteError, TrainSettings
 
 if TYPE_CHECKING:  # --help must not wait for torch
@@ -119,7 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m minigpt.train",
         description="Train a Mini-GPT on the ids that `python -m minigpt.prepare` wrote.",
     )

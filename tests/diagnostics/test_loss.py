@@ -242,7 +242,7 @@ def test_readings_give_the_parameter_by_hand() -> None:
         logits = scale * torch.arange(48, dtype=torch.float64).view(2, 3, 8).sin()
         case = Case("by hand", logits, ids, ids, 0.0, 0.0)
         cases.append(Case("by hand", logits, ids, ids, case.reference / 4, 0.0))
-    assert find_readings(cases) == [Reading("divided", 4)]
+    assert find_readings(cases) == [Reading("loss.divided", 4)]
 
 
 def test_load_balancing_term_warns() -> None:

@@ -35,6 +35,25 @@ def test_pickling_keeps_template_and_facts() -> None:
     assert (text, text.template, text.facts) == ("0.5 here", "{x} here", {"x": 0.5})
 
 
+@pytest.mark.parametrize(
+    ("count", "shown"), [(0, "0 rows are"), (1, "1 row is"), (2, "2 rows are")]
+)
+def test_words_agree_with_their_number(count: int, shown: str) -> None:
+    """Both forms stand in the template, so that a translation brings its own."""
+    text = say("{count:row is|rows are} empty", count=count)
+    assert text == f"{shown} empty"
+    spanish = text.translate_with({text.template: "vac\u00edas: {count:fila|filas}"})
+    assert spanish == f"vac\u00edas: {count} {'fila' if count == 1 else 'filas'}"
+
+
+@pytest.mark.parametrize(
+    ("share", "shown"), [(0.0, "0 %"), (1.0, "100 %"), (0.0625, "6.25 %"), (math.nan, "nan %")]
+)
+def test_shares_are_told_in_percent(share: float, shown: str) -> None:
+    """Four significant digits, as everywhere."""
+    assert say("{share:%} of targets", share=share) == f"{shown} of targets"
+
+
 def test_missing_fact_is_an_error() -> None:
     """A template never prints its own braces by accident."""
     with pytest.raises(KeyError):

@@ -1,0 +1,47 @@
+"""Prove many exercises at once, each in a process of its own."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import importlib
+import multiprocessing
+
+import torch
+from tqdm import tqdm
+
+from exercises._exercise import Receipt, prove, require_healthy
+from exercises._lab import Lab
+
+
+def prove_all(names: list[str], jobs: int) -> list[tuple[str, Receipt]]:
+    """Prove every bug of the named exercises, each exercise in one of `jobs` processes."""
+    found: dict[str, list[Receipt]] = {}
+    context = multiprocessing.get_context("spawn")  # the one that works on every system
+    with concurrent.futures.ProcessPoolExecutor(jobs, context, _one_thread) as pool:
+        whole = pool.submit(_prove_healthy)
+        futures = {pool.submit(_prove_exercise, name): name for name in names}
+        done = concurrent.futures.as_completed(futures)
+        try:
+            # no bar without a terminal
+            for future in tqdm(done, total=len(futures), disable=None, leave=False):
+                found[futures[future]] = future.result()
+            whole.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return [(name, receipt) for name in names for receipt in found[name]]
+
+
+def _one_thread() -> None:
+    torch.set_num_threads(1)  # faster at this size, and the same numbers on every machine
+
+
+def _prove_healthy() -> None:
+    with Lab() as lab:
+        require_healthy(lab)
+
+
+def _prove_exercise(name: str) -> list[Receipt]:
+    exercise = importlib.import_module(f"exercises.{name}").EXERCISE
+    with Lab() as lab:
+        return [prove(lab, bug) for bug in exercise.bugs]
