@@ -7,10 +7,12 @@ itself, 130 interrupted. `--list`, `--explain` and `--help` do not wait for torc
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from minigpt._cli import CommandError, Parser, require_writable, run_command
+from minigpt._files import write_text
 
 if TYPE_CHECKING:
     from diagnostics import Pipeline, Report
@@ -35,24 +37,9 @@ CLASSIC_TESTS = {
 }
 
 
-class UsageError(Exception):
-    """Something is missing or cannot be read; the message says what to do about it."""
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    options = _parse(arguments)
-    try:
-        return _run(options)
-    except UsageError as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("error: interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:  # the reader, `| head` for example, has seen enough
-        sys.stderr.close()
-        return 0
+    return run_command(lambda: _run(_parse(arguments)))
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -68,21 +55,24 @@ def _run(options: argparse.Namespace) -> int:
             print(explain(options.explain))
             return 0
         skip = [*options.skip, *(["overfit"] if options.skip_overfit else [])]
-        select(options.only, skip)
+        names = select(options.only, skip)
     except ValueError as error:
-        raise UsageError(str(error)) from error
+        raise CommandError(str(error)) from error
+    if not names:
+        raise CommandError("--skip leaves nothing of what --only asks for; give one of them")
     if options.env:
         from diagnostics.environment import render_environment
 
         print(render_environment())
         return 0
+    require_writable(options.json, "--json")
     pipeline = _target_pipeline(options.target) if options.target else _minigpt_pipeline(options)
     report = _diagnose(pipeline, options, skip)
     print(report)
     if not options.target:
         _say_classic_tests(report)
     if options.json:
-        _write(options.json, report.to_json())
+        write_text(options.json, report.to_json())
     return _exit_code(report)
 
 
@@ -110,9 +100,14 @@ def _target_pipeline(target: str) -> Pipeline:
     try:
         return load_target(target)
     except TargetError as error:
-        raise UsageError(str(error)) from error
+        raise CommandError(str(error)) from error
+    except SystemExit as error:  # its code would pass for a verdict, 0 for a green one
+        raise CommandError(
+            f"--target {target} ended the program with SystemExit({error.code!r}) instead of "
+            "returning a Pipeline; put what runs it as a script under if __name__ == '__main__'"
+        ) from error
     except Exception as error:  # any: it is the user's own code
-        raise UsageError(f"--target {target} raised {describe_exception(error)}") from error
+        raise CommandError(f"--target {target} raised {describe_exception(error)}") from error
 
 
 def _minigpt_pipeline(options: argparse.Namespace) -> Pipeline:
@@ -132,13 +127,16 @@ def _minigpt_pipeline(options: argparse.Namespace) -> Pipeline:
     from minigpt.evaluate import evaluate
 
     checkpoint_path = _existing(
-        options.checkpoint, DEFAULT_CHECKPOINTS, "a checkpoint", "python -m minigpt.train"
+        options.checkpoint, DEFAULT_CHECKPOINTS, "checkpoint", "python -m minigpt.train"
     )
     tokenizer_path = _existing(
-        options.tokenizer, (DEFAULT_TOKENIZER,), "a tokenizer", "python -m minigpt.prepare"
+        options.tokenizer, (DEFAULT_TOKENIZER,), "tokenizer file", "python -m minigpt.prepare"
     )
     train_path = _existing(
-        options.train_data, DEFAULT_TRAIN_IDS, "encoded train ids", "python -m minigpt.prepare"
+        options.train_data,
+        DEFAULT_TRAIN_IDS,
+        "file of encoded train ids",
+        "python -m minigpt.prepare",
     )
     try:
         tokenizer = CharTokenizer.from_file(tokenizer_path)
@@ -147,10 +145,10 @@ def _minigpt_pipeline(options: argparse.Namespace) -> Pipeline:
         val_path = next((p for p in map(Path, DEFAULT_VAL_IDS) if p.exists()), None)
         val_ids = load_ids(val_path) if val_path and options.train_data is None else None
     except (ValueError, OSError) as error:
-        raise UsageError(str(error)) from error
+        raise CommandError(str(error)) from error
     config = checkpoint.config
     if len(train_ids) <= config.block_size:
-        raise UsageError(
+        raise CommandError(
             f"{train_path} holds {len(train_ids)} ids, the model's block needs at least "
             f"{config.block_size + 1}; give a longer text to python -m minigpt.prepare"
         )
@@ -179,7 +177,8 @@ def _existing(given: str | None, defaults: Sequence[str], what: str, command: st
         if Path(name).is_file():
             return Path(name)
     wanted = given if given is not None else defaults[0]
-    raise UsageError(f"{what} is needed and {wanted} is not there; `{command}` writes one")
+    found = "that is a folder" if Path(wanted).is_dir() else "there is none"
+    raise CommandError(f"wanted a {what} at {wanted or repr('')}, {found}; `{command}` writes one")
 
 
 def _say_classic_tests(report: Report) -> None:
@@ -194,13 +193,6 @@ def _say_classic_tests(report: Report) -> None:
         print("all eight classic tests passed")
 
 
-def _write(path: str, text: str) -> None:
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from error
-
-
 def _exit_code(report: Report) -> int:
     if report.passed:
         return 0
@@ -210,7 +202,7 @@ def _exit_code(report: Report) -> int:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m diagnostics",
         description="Check a trained Mini-GPT, or your own pipeline, one assumption at a time.",
     )
@@ -244,13 +236,26 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         default=300,
         help="at most so many steps to memorise one batch (300)",
     )
-    how.add_argument("--seed", metavar="N", type=int, default=42, help="fixes every draw (42)")
+    how.add_argument("--seed", metavar="N", type=_seed, default=42, help="fixes every draw (42)")
     out = parser.add_argument_group("what to show")
     out.add_argument("--json", metavar="FILE", help="also write the report as JSON")
     out.add_argument("--list", action="store_true", help="list the checks and exit")
     out.add_argument("--explain", metavar="NAME", help="explain one check and exit")
     out.add_argument("--env", action="store_true", help="print the environment, ready to paste")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    for name in ("checkpoint", "tokenizer", "train_data"):
+        if options.target is not None and getattr(options, name) is not None:
+            flag = "--" + name.replace("_", "-")
+            parser.error(
+                f"{flag} is about a Mini-GPT and --target brings its own; give one of them"
+            )
+    return options
+
+
+def _seed(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) >= 2**32:
+        raise argparse.ArgumentTypeError(f"wants a whole number in 0..2**32 - 1, got {text!r}")
+    return int(text)
 
 
 def _positive(text: str) -> int:

@@ -94,7 +94,7 @@ def _judge_values(
             return fault(
                 "batches.pads_unmasked",
                 say(
-                    "{count} row(s) begin with padding, and no attention mask comes along",
+                    "{count:row begins|rows begin} with padding, and no attention mask comes along",
                     count=int(padded.sum()),
                 ),
                 shown,

@@ -19,7 +19,8 @@ PATTERN_SIZE_MIN = 8  # smaller matrices have a low rank anyway
 def find_identical_layers(model: nn.Module) -> list[tuple[str, str]]:
     """Return pairs of matrices of different layers that are equal bit for bit, yet not shared.
 
-    Two draws never agree, so that one is a copy of the other. Constant matrices do not count.
+    Two draws never agree, so that one is a copy of the other. Matrices that a rule fills (one
+    number, one row repeated: the decays of a state-space model) are alike without being copies.
     """
     by_role: dict[tuple[str, torch.Size], list[tuple[str, Tensor]]] = {}
     for name, parameter in _matrices(model):
@@ -28,7 +29,7 @@ def find_identical_layers(model: nn.Module) -> list[tuple[str, str]]:
     pairs = []
     for same in by_role.values():
         first_name, first = same[0]
-        if _is_constant(first) or _is_sparse_pattern(first):
+        if _is_constant(first) or _is_sparse_pattern(first) or _rows_repeat(first):
             continue
         pairs += [
             (first_name, name)
@@ -41,10 +42,15 @@ def find_identical_layers(model: nn.Module) -> list[tuple[str, str]]:
 def find_patterns(model: nn.Module) -> list[str]:
     """Return matrices that were filled by a rule: one number, equal rows, or a slow wave.
 
-    All zeros is a design (heads, LoRA). Their units stay equal for ever, or nearly so.
+    All zeros is a design (heads, LoRA). Their units stay equal for ever, or nearly so. A parameter
+    that belongs to no layer of torch may be no projection at all (the decays of Mamba repeat one
+    row), so that it counts only where it is named as a weight.
     """
     found = []
     for name, parameter in _matrices(model):
+        owner = model.get_submodule(name.rpartition(".")[0])
+        if not _is_torch_layer(owner) and "weight" not in name.rpartition(".")[2]:
+            continue
         matrix = parameter.flatten(1)
         if min(matrix.shape) < PATTERN_SIZE_MIN or not bool(matrix.any()):
             continue
@@ -61,6 +67,10 @@ def _matrices(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
             yield name, parameter.detach()
 
 
+def _is_torch_layer(module: nn.Module) -> bool:
+    return type(module).__module__.startswith("torch.")
+
+
 def _is_constant(matrix: Tensor) -> bool:
     return bool((matrix == matrix.flatten()[0]).all())
 
@@ -68,3 +78,9 @@ def _is_constant(matrix: Tensor) -> bool:
 def _is_sparse_pattern(matrix: Tensor) -> bool:
     """Identity matrices and the like are equal in every layer by design."""
     return int((matrix != 0).sum()) <= max(matrix.shape)
+
+
+def _rows_repeat(matrix: Tensor) -> bool:
+    """Every row, or every column, is the same: filled by a rule, not drawn."""
+    flat = matrix.flatten(1)
+    return bool((flat == flat[:1]).all()) or bool((flat == flat[:, :1]).all())

@@ -214,7 +214,7 @@ VERDICTS = {
         Status.WARN,
     ),
     "loss.targets_dropped": Verdict(
-        "a share of {parameter} of the targets has no influence on the loss",
+        "{parameter:%} of the targets have no influence on the loss",
         "a slice or a mask leaves positions or rows out",
         _NEXT,
     ),

@@ -271,7 +271,10 @@ def _shifted_in_table(text: str, back: str, characters: list[str] | None) -> Fau
         if all(a == b for a, b in zip(moved, back, strict=True)):
             return Fault(
                 "roundtrip.off_by_one",
-                say("each character comes back as the one {step} place(s) on", step=step),
+                say(
+                    "each character comes back as the one {step:place|places} on in the table",
+                    step=step,
+                ),
                 say("encode and decode count from different numbers, such as 0 and 1"),
             )
     return None
@@ -291,7 +294,7 @@ def _shortened(text: str, back: str, characters: list[str] | None) -> Fault | No
     if lost and "".join(c for c in text if c not in set(lost)) == back:
         return Fault(
             "roundtrip.characters_dropped",
-            say("{lost} come(s) back as nothing", lost=_listed(lost)),
+            say("nothing comes back of {lost}", lost=_listed(lost)),
             say('unknown characters are skipped, or errors="ignore" is set'),
         )
     rest = iter(text)
@@ -322,7 +325,7 @@ def _substituted(text: str, back: str, characters: list[str] | None) -> Fault | 
     if consistent:
         return Fault(
             "roundtrip.characters_merged",
-            say("{lost} come(s) back as another character", lost=_listed(sorted(sources))),
+            say("another character comes back for {lost}", lost=_listed(sorted(sources))),
             say("several characters share one id"),
         )
     return None

@@ -21,7 +21,7 @@ class Fault:
 
 FOREIGN = Fault(
     "optimizer.foreign_parameters",
-    "the optimizer holds {count} parameter(s) that are not this model's",
+    "the optimizer holds {count:parameter that is|parameters that are} not this model's",
     "only parameters of the model that is trained",
     "build the optimizer from the model, after the model is final",
     (
@@ -31,7 +31,8 @@ FOREIGN = Fault(
 )
 IGNORED_ARGUMENT = Fault(
     "optimizer.foreign_parameters",
-    "make_optimizer, asked for a copy's optimizer, returns one over {count} other parameter(s)",
+    "make_optimizer, asked for a copy's optimizer, returns one over "
+    "{count:other parameter|other parameters}",
     "the parameters of the model that make_optimizer is given",
     "build it from the argument: lambda model: AdamW(model.parameters(), ...)",
     ("make_optimizer ignores its argument and uses a model from outside",),
@@ -39,20 +40,20 @@ IGNORED_ARGUMENT = Fault(
 MISSING = Fault(
     "optimizer.missing_parameters",
     "{count} of {total} trainable parameters are in no group: no step ever moves them",
-    "every trainable parameter in exactly one group",
+    "0: every trainable parameter is in exactly one group",
     "add what is left over to a group, or freeze it with requires_grad_(False)",
     ("the filter that sorts names or shapes into groups leaves these out",),
 )
 REPEATED = Fault(
     "optimizer.repeated_parameters",
-    "parameters are in the optimizer more than once, and are stepped more than once",
-    "every trainable parameter in exactly one group",
+    "{count:parameter is|parameters are} in the optimizer more than once, and stepped as often",
+    "0: every trainable parameter is in exactly one group",
     "build groups from model.named_parameters(), which lists a tied tensor once",
     ("a tied tensor was listed under both of its names",),
 )
 UNREGISTERED = Fault(
     "optimizer.unregistered_parameters",
-    "the loss trains {count} tensor(s) that model.parameters() does not list",
+    "the loss trains {count:tensor|tensors} that model.parameters() does not list",
     "every tensor that gets a gradient is a parameter of the model and of the optimizer",
     "keep layers in nn.ModuleList or nn.ModuleDict, and build none inside forward",
     (
@@ -125,8 +126,8 @@ STEP_COUNTER = Fault(
 )
 TOO_LARGE = Fault(
     "optimizer.update_too_large",
-    "five steps on one batch drive the loss from {first} to {last}",
-    "at most {limit}, which is about what knowing nothing costs",
+    "five steps on one batch drive the loss from {first} to {last} nats",
+    "a loss of at most {limit} nats, about what knowing nothing costs",
     "divide the learning rate ({rate}) by 10 and run this check again",
     ("the learning rate is far too high: the second update is {ratio} of the weights' size",),
 )
@@ -140,7 +141,7 @@ RISES = Fault(
 )
 ROUNDING = Fault(
     "optimizer.lost_to_rounding",
-    "only {share} of the elements that have a gradient move in five steps: updates are lost to "
+    "only {share:%} of the elements that have a gradient move in five steps: updates are lost to "
     "rounding",
     "at least half; in float64 all of them move",
     "keep a float32 copy of the weights for the optimizer, or raise the learning rate",
@@ -148,7 +149,7 @@ ROUNDING = Fault(
 )
 ROUNDING_SOME = Fault(
     "optimizer.some_lost_to_rounding",
-    "{count} parameter(s) move in float64, but not at all in their own dtype",
+    "{count:parameter moves|parameters move} in float64, but not at all in the dtype of the model",
     "updates larger than half a rounding step of the weights",
     "keep the gains of norms in float32, or a float32 copy of the weights for the optimizer",
     ROUNDING.causes,

@@ -31,6 +31,7 @@ from diagnostics._guard import (
 from diagnostics._pipeline import Pipeline
 
 JITTER_STD = 0.02  # as large as GPT-2's initial weights: zero-initialised heads become visible
+BLOCK_TRIED_MAX = 4096  # rows of a table of positions that are tried as the block
 PROBE_LENGTH_MAX = 32  # tokens per row in a structural probe; the debug block size
 
 _VOCAB_NAMES = (
@@ -115,7 +116,7 @@ class Probe:
             pipeline.vocab_size
             or _config_number(pipeline.model, _VOCAB_NAMES)
             or tokenizer_vocab_size(pipeline.tokenizer)
-            or _embedding_rows(pipeline.model)
+            or self._predicted_rows()
         )
         if found is None and pipeline.train_ids is not None and len(pipeline.train_ids):
             found = int(pipeline.train_ids.max()) + 1
@@ -139,7 +140,8 @@ class Probe:
     @cached_property
     def block_size(self) -> int | None:
         """The longest context the model takes, in tokens; None when nothing limits or says it."""
-        return self.pipeline.block_size or _config_number(self.pipeline.model, _BLOCK_NAMES)
+        said = self.pipeline.block_size or _config_number(self.pipeline.model, _BLOCK_NAMES)
+        return said or self._longest_taken()
 
     @cached_property
     def probe_length(self) -> int:
@@ -366,6 +368,53 @@ class Probe:
             return False
         return True
 
+    def _predicted_rows(self) -> int | None:
+        """Rows of the token embedding, without those that are read only: padding, a start sign."""
+        rows = _embedding_rows(self.pipeline.model)
+        if rows is None:
+            return None
+        B, T = 2, min(3, self.probe_length)
+        try:
+            found = self._raw_call(self.pipeline.model, torch.zeros(B, T, dtype=torch.long))
+        except Exception:  # any: the model itself may raise; `shapes` says where
+            return rows
+        widths = [t.shape[2] for t in found if t.ndim == 3 and t.shape[:2] == (B, T)]
+        heads = [m.out_features for m in self.pipeline.model.modules() if isinstance(m, nn.Linear)]
+        return widths[0] if widths and widths[0] in heads and widths[0] < rows else rows
+
+    def _longest_taken(self) -> int | None:
+        """The block of a model that does not say it: the longest row that does not raise.
+
+        A table of positions proposes its length; else up to PROBE_LENGTH_MAX tokens are tried.
+        """
+        for rows in _position_rows(self.pipeline.model):
+            if rows <= BLOCK_TRIED_MAX and self._takes_rows(rows, rows + 1) == [True, False]:
+                return rows
+        if self._takes_rows(2, PROBE_LENGTH_MAX) != [True, False]:
+            return None  # nothing limits it, or its fault is not the length
+        fits, raises = 2, PROBE_LENGTH_MAX
+        while raises - fits > 1:
+            middle = (fits + raises) // 2
+            fits, raises = (middle, raises) if all(self._takes_rows(middle)) else (fits, middle)
+        try:
+            wanted = self.raw_batch.inputs.shape[-1]
+        except Exception:  # any: no batch, or a loader that raises; `batches` says where
+            wanted = 0
+        return fits if wanted <= fits else None  # it is trained on more: raising is a fault
+
+    def _takes_rows(self, *lengths: int) -> list[bool]:
+        """Whether the model runs on one row of each length; never asked on a GPU, as above."""
+        if self.device.type != "cpu":
+            return []
+        taken = []
+        for T in lengths:
+            try:
+                self._raw_call(self.pipeline.model, torch.zeros(1, T, dtype=torch.long))
+                taken.append(True)
+            except Exception:  # any: the model itself may raise
+                taken.append(False)
+        return taken
+
     def _raw_call(self, model: nn.Module, tokens: Tensor) -> list[Tensor]:
         """Call without the adapter, which needs copies itself; return all floating tensors."""
         with self.seeded("raw call"), torch.no_grad():
@@ -435,6 +484,15 @@ def _embedding_rows(model: nn.Module, *, named_only: bool = False) -> int | None
     if not named and not named_only:
         named = sorted(tables.values(), key=lambda table: -table.num_embeddings)
     return named[0].num_embeddings if named else None
+
+
+def _position_rows(model: nn.Module) -> list[int]:
+    """Lengths that tables of absolute positions have; relative ones limit nothing."""
+    rows = []
+    for name, parameter in model.named_parameters():
+        if any(word in name for word in ("pos", "wpe")) and "rel" not in name:
+            rows += parameter.shape[-2:-1]  # (T, C) or (1, T, C)
+    return rows
 
 
 def _floating_tensors(raw: Any) -> list[Tensor]:

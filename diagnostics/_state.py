@@ -93,7 +93,7 @@ def compare_state_dicts(
     ):
         if count:
             sentences.append(
-                say("{n} name(s) {words}: {names}", n=len(count), words=words, names=some(count))
+                say("{n:name|names} {words}: {names}", n=len(count), words=words, names=some(count))
             )
     for name, (wanted, came) in list(shapes.items())[:3]:
         sentences.append(

@@ -21,15 +21,17 @@ def load_target(target: str) -> Pipeline:
 
     Raises TargetError with one line: what was wanted, what came, where.
     """
-    place, separator, function_name = target.rpartition(":")
-    if not separator or not place or not function_name:
+    place, _, function_name = target.rpartition(":")
+    relative = place.startswith(".") and not place.endswith(".py")  # relative to no package
+    if not place or not function_name or relative:
         raise TargetError(f"--target wants module:function or file.py:function, got {target!r}")
     module = _load_module(place)
     function = getattr(module, function_name, None)
     if function is None:
         public = [name for name in vars(module) if not name.startswith("_")]
         raise TargetError(
-            f"{place} has no function {function_name!r}; it has {', '.join(public[:8])}"
+            f"{place} has no function {function_name!r}; it has "
+            f"{', '.join(public[:8]) or 'no public name at all'}"
         )
     pipeline = function() if callable(function) and not isinstance(function, Pipeline) else function
     if not isinstance(pipeline, Pipeline):
@@ -42,10 +44,15 @@ def load_target(target: str) -> Pipeline:
 def describe_exception(error: BaseException) -> str:
     """Return `Kind: message (file.py:12)`, with the innermost line of the user's own code."""
     message = str(error).strip().split("\n")[0]
+    if isinstance(error, SyntaxError):  # says itself where, and no line of the file has run
+        return f"{type(error).__name__}: {message}"
+    ours = Path(__file__).parent
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if "site-packages" not in frame.filename and not frame.filename.startswith("<")
+        if "site-packages" not in frame.filename
+        and not frame.filename.startswith("<")
+        and Path(frame.filename).parent != ours
     ]
     where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {message}{where}"

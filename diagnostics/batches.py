@@ -254,8 +254,8 @@ def _judge_odd_windows(probe: Probe, inputs: Tensor, share: float) -> CheckResul
     return fault(
         "batches.not_contiguous",
         say("the rows are not consecutive tokens of the data"),
-        say("{share} of neighbours in a row are neighbours in the data", share=share),
-        say("1, or nearly so"),
+        say("{share:%} of neighbours in a row are neighbours in the data", share=share),
+        say("100 %"),
         causes=causes,
         next_step=say("call get_batch(torch.arange(1000)) and read the first two rows"),
         numbers={"unit_share": share, "common_step": common, "common_share": same},
@@ -348,7 +348,9 @@ def _judge_coverage(draws: Draws) -> CheckResult | None:
                 s=draws.stride,
                 T=draws.T,
             ),
-            measured=say("{share} of the data is never a target", share=1 - draws.T / draws.stride),
+            measured=say(
+                "{share:%} of the data is never a target", share=1 - draws.T / draws.stride
+            ),
             expected=say("a stride of at most T"),
             next_step=say("start windows every T tokens; each takes T + 1"),
             numbers=numbers,

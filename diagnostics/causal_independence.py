@@ -296,7 +296,7 @@ def _leak_result(
             i=i,
         ),
         where=say(
-            "{count} of {total} (position, future token) pairs leak, reaching {reach} token(s) "
+            "{count} of {total} (position, future token) pairs leak, reaching {reach:token|tokens} "
             "ahead; first is ({i}, {j})",
             count=numbers["leaking_pairs"],
             total=numbers["judged_pairs"],

@@ -101,7 +101,7 @@ def _findings(trip: RoundTrip) -> Iterator[CheckResult]:
         status=Status.PASS,
         reason="checkpoint.ok",
         claim=say(
-            "saved and loaded: {tensors} tensors bit for bit, {ties} tie(s), and {logits}",
+            "saved and loaded: {tensors} tensors bit for bit, {ties:tie|ties}, and {logits}",
             tensors=len(saved.parameters) + len(saved.buffers),
             ties=len(saved.ties),
             logits=_logits_text(trip),
@@ -134,8 +134,8 @@ def _judge_saver(trip: RoundTrip) -> Iterator[CheckResult]:
             Status.FAIL,
             "checkpoint.saver_changes_model",
             say("saving changes the model that is being trained: {what}", what=", ".join(changes)),
-            measured=say("{count} kind(s) of change", count=len(changes)),
-            expected=say("saving only reads"),
+            measured=say("{count:change|changes}", count=len(changes)),
+            expected=say("0: saving only reads"),
             causes=(say("save calls .eval(), .cpu(), .half() or zero_grad() on the model itself"),),
             next_step=say(
                 "work on tensors: {{k: v.detach().cpu() for k, v in state_dict.items()}}"
@@ -153,7 +153,7 @@ def _judge_names(trip: RoundTrip) -> Iterator[CheckResult]:
             Status.FAIL,
             "checkpoint.resized",
             say(
-                "{count} tensor(s) come back in another shape, {name} as {came}",
+                "{count:tensor comes|tensors come} back in another shape, {name} as {came}",
                 count=len(difference.mismatched),
                 name=name,
                 came=came,
@@ -271,7 +271,7 @@ def _unexplained_values(trip: RoundTrip, common: list[str], wrong: list[str]) ->
         "checkpoint.nothing_loaded" if everything else "checkpoint.partly_loaded",
         say("none of the {total} tensors come back: the loaded model is another one", **facts)
         if everything
-        else say("{count} of {total} tensors do not come back", **facts),
+        else say("{count} of {total} tensors come back with other values", **facts),
         measured=say("largest difference {worst}", worst=worst),
         expected=say("the values at the moment of saving, bit for bit"),
         where=say("{names}", names=some(wrong)),
@@ -346,8 +346,8 @@ def _judge_ties(trip: RoundTrip) -> Iterator[CheckResult]:
             )
             if broken
             else say("parameters share a tensor after loading that did not before saving"),
-            measured=say("{came} tie(s)", came=len(first.ties)),
-            expected=say("{wanted} tie(s)", wanted=len(saved.ties)),
+            measured=say("{came:tie|ties}", came=len(first.ties)),
+            expected=say("{wanted:tie|ties}", wanted=len(saved.ties)),
             causes=(say("loading replaces the parameter object (assign=True, a new Parameter)"),),
             next_step=say("tie again after loading: head.weight = embedding.weight"),
             numbers={"before": len(saved.ties), "after": len(first.ties)},
@@ -365,7 +365,7 @@ def _judge_types(trip: RoundTrip) -> Iterator[CheckResult]:
             Status.WARN,
             "checkpoint.dtype_changed",
             say(
-                "{count} tensor(s) come back in another dtype, with equal values",
+                "{count:tensor comes|tensors come} back in another dtype, with equal values",
                 count=len(retyped),
             ),
             measured=say("{name} is {came}", name=name, came=str(first.parameters[name].dtype)),
@@ -379,7 +379,10 @@ def _judge_types(trip: RoundTrip) -> Iterator[CheckResult]:
         yield verdict(
             Status.WARN,
             "checkpoint.trainable_changed",
-            say("requires_grad of {count} parameter(s) is not what it was", count=len(unfrozen)),
+            say(
+                "requires_grad of {count:parameter|parameters} is not what it was before saving",
+                count=len(unfrozen),
+            ),
             measured=say("{name}: {came}", name=unfrozen[0], came=first.trainable[unfrozen[0]]),
             expected=say("{wanted}", wanted=saved.trainable[unfrozen[0]]),
             where=say("{names}", names=some(unfrozen)),

@@ -83,7 +83,7 @@ def check_files(paths: Path_ | Iterable[Path_], *, text: str | None = None) -> C
         status=Status.PASS,
         reason="files.ok",
         claim=say(
-            "{count} file(s) are there and whole: {sizes}",
+            "{count:file is|files are} there and whole: {sizes}",
             count=len(files),
             sizes=", ".join(f"{Path(path).name} {size:,} bytes" for path, size in sizes.items()),
         ),

@@ -169,7 +169,7 @@ def _judge_weights(model: nn.Module) -> CheckResult | None:
             total=tensor.numel(),
         ),
         expected=say("finite numbers"),
-        where=say("{count} tensor(s); first is {path}", count=len(bad), path=path),
+        where=say("{count:tensor|tensors}; first is {path}", count=len(bad), path=path),
         causes=(
             say("an optimizer step was taken with a gradient that was NaN"),
             say("the tensor was made with torch.empty and never filled"),
@@ -230,7 +230,7 @@ def _bad_module(watched: Watched, faults: list[Call]) -> CheckResult:
         ),
         expected=say("finite numbers"),
         where=say(
-            "call {n} of {all}; {count} module call(s) are not finite",
+            "call {n} of {all}; the output of {count:module call|module calls} is not finite",
             n=watched.calls.index(call) + 1,
             all=len(watched.calls),
             count=len(faults),
@@ -357,7 +357,7 @@ def _judge_norms(probe: Probe, model: nn.Module) -> CheckResult | None:
             high=float(rms.max()),
         ),
         expected=say("RMS 1 for each, within {limit}, before the gain", limit=NORM_LIMIT),
-        where=say("{count} norm(s); first is {path}", count=len(wrong), path=path),
+        where=say("{count:norm|norms}; first is {path}", count=len(wrong), path=path),
         causes=_norm_causes(rms),
         next_step=say("compare with functional.layer_norm(x, x.shape[-1:]) on random x"),
         numbers={"path": path, "rms": [float(r) for r in rms]},
@@ -527,7 +527,7 @@ def _judge_collapse(
         say("{path}: the output is the same for every token of the batch", path=flat[0]),
         measured=say("positions differ by {spread} of their size", spread=spreads[flat[0]]),
         expected=say("more than {limit}, because the tokens differ", limit=COLLAPSED),
-        where=say("{count} place(s); first is {path}", count=len(flat), path=flat[0]),
+        where=say("{count:place|places}; first is {path}", count=len(flat), path=flat[0]),
         causes=(say("weights are all zero or have died: noise added to them brings tokens apart"),)
         if by_weights
         else (say("what is computed from the tokens is multiplied by 0, or averaged over all"),),
@@ -563,14 +563,18 @@ def _judge_dead(watched: Watched, numbers: dict[str, Any]) -> CheckResult | None
         Status.WARN,
         "forward_hooks.dead_units",
         say(
-            "{share} of the units that {path} reads are 0 for every token",
+            "{share:%} of the units that {path} reads are 0 for every token",
             share=dead[worst],
             path=worst,
         ),
-        measured=say("dead share {share}", share=dead[worst]),
-        expected=say("at most {limit}; trained sparse models can have more", limit=DEAD_SHARE_MAX),
+        measured=say("{share:%} always 0", share=dead[worst]),
+        expected=say(
+            "at most {limit:%}; trained sparse models can have more", limit=DEAD_SHARE_MAX
+        ),
         where=say(
-            "{count} layer(s) read rectified units; worst is {path}", count=len(dead), path=worst
+            "{count:layer reads|layers read} rectified units (0 where negative); worst is {path}",
+            count=len(dead),
+            path=worst,
         ),
         causes=(say("a step that was too large pushed their biases far below 0"),),
         next_step=say("lower the learning rate, or use GELU, which never stays at 0"),

@@ -356,13 +356,14 @@ def _unregistered(probe: Probe, model: nn.Module, strangers: list[Tensor]) -> Ch
         status=Status.FAIL,
         reason="gradients.unregistered" if lasting else "gradients.built_in_forward",
         claim=say(
-            "{count} tensor(s) that the loss depends on are not parameters of the model, so that "
-            "no optimizer gets them",
+            "{count:tensor|tensors} that the loss depends on, outside the parameters of the model: no "
+            "optimizer gets them",
             count=len(worst),
         )
         if lasting
         else say(
-            "{count} parameter(s) are created anew in every forward call, with new random values",
+            "{count:parameter is|parameters are} created anew in every forward call, with new "
+            "random values",
             count=len(worst),
         ),
         measured=say(
@@ -437,12 +438,17 @@ def _absent(
             what="no gradient (None)" if missing else "a gradient that is zero everywhere",
         ),
         measured=say(
-            "{what} with {looks} weights and batches",
+            "{what} in each of {looks} trials with other weights and batches",
             what="None" if missing else "0",
             looks=1 + len(SECOND_LOOKS),
         ),
-        expected=say("a gradient that is not zero in at least one of them"),
-        where=say("first is {name}", name=named[0]),
+        expected=say("a gradient other than 0 in at least one of them"),
+        where=say(
+            "{count} of {total} parameters; first is {name}",
+            count=len(named),
+            total=total,
+            name=named[0],
+        ),
         causes=_causes_of_absence(influence),
         next_step=say(
             "follow the output of {name} through forward to the loss; freeze it with "

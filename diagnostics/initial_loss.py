@@ -226,8 +226,8 @@ def _check_fresh(probe: Probe, own: Baselines | None, why: str) -> CheckResult:
             width=round(math.exp(start.baseline)),
             baseline=start.baseline,
         ),
-        measured=say("{excess} above ln V", excess=excess),
-        expected=say("at most {limit} above", limit=EXCESS_WARN),
+        measured=say("{excess} nats above ln V", excess=excess),
+        expected=say("at most {limit} nats above", limit=EXCESS_WARN),
         numbers=numbers,
     )
 
@@ -248,12 +248,14 @@ def _too_high(
             baseline=start.baseline,
         ),
         measured=say(
-            "{excess} above ln V; logits spread with standard deviation {std}",
+            "{excess} nats above ln V; the standard deviation of the logits is {std}",
             excess=excess,
             std=start.logit_std,
         ),
         expected=say(
-            "at most {warn} above ln V (a failure from {fail})", warn=EXCESS_WARN, fail=EXCESS_FAIL
+            "at most {warn} nats above ln V (a warning up to {fail})",
+            warn=EXCESS_WARN,
+            fail=EXCESS_FAIL,
         ),
         causes=_causes_of_spread(probe, start, from_factory),
         next_step=say(
@@ -302,7 +304,7 @@ def _causes_of_spread(probe: Probe, start: Start, from_factory: bool) -> tuple[T
     if start.class_share > 0.5:
         causes.append(
             say(
-                "{share} of the spread is the same at every position: some tokens are favoured "
+                "{share:%} of the spread is the same at every position: some tokens are favoured "
                 "whatever was read, as by a large bias",
                 share=start.class_share,
             )
@@ -511,10 +513,10 @@ def _judge_number(loss: float, vocab_size: int, fresh: bool | None) -> CheckResu
             V=vocab_size,
             baseline=baseline,
         ),
-        measured=say("{excess} above ln V", excess=excess),
-        expected=say("below ln V by at least {margin}", margin=TRAINED_MARGIN)
+        measured=say("{excess} nats above ln V", excess=excess),
+        expected=say("at most {limit} nats above", limit=-TRAINED_MARGIN)
         if fresh is False
-        else say("within {limit} of ln V", limit=EXCESS_WARN),
+        else say("{low} to {limit} nats above", low=-EXCESS_WARN, limit=EXCESS_WARN),
         next_step="" if status is Status.PASS else say("give the model itself to see causes"),
         numbers=numbers,
     )

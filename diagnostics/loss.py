@@ -295,15 +295,24 @@ def _judge(
         status=status,
         reason=reading.reason,
         claim=Text(verdict.claim, facts),
-        measured=say("reported {reported} on {name}", reported=off[0].reported, name=off[0].name),
+        measured=say(
+            "the model reports {reported} nats on {name}",
+            reported=off[0].reported,
+            name=off[0].name,
+        ),
         expected=say(
-            "{reference}, the mean cross-entropy of the same logits, within {tolerance}",
+            "{reference} nats, the mean cross-entropy of the same logits, within {tolerance}",
             reference=off[0].reference
             if reading.reason != "loss.padding_counted"
             else without(off[0], off[0].pads if off[0].pads is not None else off[0].targets < 0),
             tolerance=off[0].tolerance,
         ),
-        where=say("{count} of {total} batches differ", count=len(off), total=len(cases)),
+        where=say(
+            "{count} of {total} batches differ; this one by {gap} nats",
+            count=len(off),
+            total=len(cases),
+            gap=off[0].reported - off[0].reference,
+        ),
         causes=tuple(causes),
         next_step=Text(verdict.next_step, facts),
         numbers={**numbers, "parameter": reading.parameter, "fits": [r.reason for r in readings]},

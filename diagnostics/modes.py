@@ -100,11 +100,11 @@ def _check(probe: Probe, tokens: Tensor | None) -> CheckResult:
         Status.PASS,
         "modes.ok",
         say(
-            "eval mode repeats itself bit for bit, and train mode without dropout is within "
-            "{difference} of it",
+            "eval mode repeats itself bit for bit, and train mode without dropout gives the same "
+            "logits within {difference} of the largest",
             difference=trial.train_difference,
         ),
-        measured=say("{sites} dropout call(s) in train mode", sites=len(trial.fired)),
+        measured=say("{sites:dropout call|dropout calls} in train mode", sites=len(trial.fired)),
         numbers={"train_difference": trial.train_difference, "dropout_calls": len(trial.fired)},
     )
 
@@ -173,10 +173,10 @@ def _ask_switch(trial: _Trial, model: nn.Module) -> CheckResult | None:
     return verdict(
         Status.FAIL,
         "modes.eval_incomplete",
-        say("model.eval() leaves {count} module(s) in train mode", count=len(stuck)),
+        say("model.eval() leaves {count:module|modules} in train mode", count=len(stuck)),
         measured=say("{path}.training is True after model.eval()", path=stuck[0]),
         expected=say("False in every module"),
-        where=say("{count} modules; first is {path}", count=len(stuck), path=stuck[0]),
+        where=say("{count:module|modules}; first is {path}", count=len(stuck), path=stuck[0]),
         causes=(say("a module overrides train() and does not call super().train(mode)"),),
         next_step=say("call super().train(mode) in the override, which visits every child"),
         numbers={"stuck": stuck},
@@ -191,8 +191,8 @@ def _ask_eval(trial: _Trial, model: nn.Module) -> CheckResult | None:
         return verdict(
             Status.SKIP,
             "modes.not_finite",
-            say("not measured: the logits are not finite"),
-            next_step=say("see `forward_hooks`, which names the module"),
+            say("not measured: the logits hold NaN or infinity"),
+            next_step=say("mend what forward_hooks reports: it names the first such module"),
         )
     before = _tensors_of(model)
     first, torch_a, plain_a = trial.random_state_after(model, "a")
@@ -235,7 +235,7 @@ def _ask_targets(trial: _Trial, model: nn.Module) -> CheckResult | None:
             "modes.targets_leak",
             say("the logits depend on the values of the targets: the answer is an input"),
             measured=say(
-                "logits moved by {d} of their size when only the targets changed",
+                "logits moved by {d} of the largest logit when only the targets changed",
                 d=relative_distance(pairs[0], pairs[1]),
             ),
             expected=say("at most {limit}", limit=trial.limit),
@@ -244,7 +244,7 @@ def _ask_targets(trial: _Trial, model: nn.Module) -> CheckResult | None:
         )
     if trial.differ(without, pairs[0]):
         return _two_paths(
-            trial, "modes.targets_change_logits", "with targets than without", without, pairs[0]
+            trial, "modes.targets_change_logits", "with targets", "without them", without, pairs[0]
         )
     return None
 
@@ -274,7 +274,8 @@ def _ask_grad(trial: _Trial, model: nn.Module) -> CheckResult | None:
         return _two_paths(
             trial,
             "modes.grad_changes_logits",
-            "with gradients than under no_grad",
+            "with gradients",
+            "under no_grad",
             without,
             recorded,
         )
@@ -303,7 +304,7 @@ def _ask_train(trial: _Trial, model: nn.Module) -> CheckResult | None:
     model.eval()
     if trial.differ(evaluated, trial.logits(model)):
         distance = relative_distance(evaluated, trial.logits(model))
-        return _mode_remembered("logits moved by {d} of their size", d=distance)
+        return _mode_remembered("logits moved by {d} of the largest logit", d=distance)
     trial.train_difference = relative_distance(evaluated, trained)
     if not trial.differ(evaluated, trained):
         return tampered
@@ -319,7 +320,7 @@ def _ask_order(trial: _Trial, model: nn.Module) -> CheckResult | None:
     if _repeats(trial, first, other):
         return None
     return _mode_remembered(
-        "after a first call in train mode, eval logits move by {d} of their size at each call",
+        "after a first call in train mode, eval logits move by {d} of the largest at each call",
         d=relative_distance(first, other),
     )
 
@@ -357,8 +358,14 @@ def _ask_dropout(trial: _Trial, model: nn.Module) -> CheckResult | None:
             "modes.dropout_never_fires",
             say("the model declares dropout, and in train mode nothing is dropped"),
             measured=say("logits in train mode equal those without dropout bit for bit"),
-            expected=say("{path} drops each value with probability {p}", path=path, p=p),
-            where=say("{count} dropout module(s); first is {path}", count=len(declared), path=path),
+            expected=say(
+                "other logits: {path} drops each value with probability {p}", path=path, p=p
+            ),
+            where=say(
+                "{count:dropout module|dropout modules}; first is {path}",
+                count=len(declared),
+                path=path,
+            ),
             next_step=say(
                 "check that forward calls {path}, and that train() reaches it", path=path
             ),
@@ -400,11 +407,13 @@ def _eval_random(trial: _Trial, model: nn.Module, distance: float) -> CheckResul
         Status.FAIL,
         "modes.eval_random",
         say("in eval mode the same ids give different logits at each call"),
-        measured=say("logits moved by {d} of their size between two seeds", d=distance),
+        measured=say("logits moved by {d} of the largest logit between two seeds", d=distance),
         expected=say("0: eval mode draws nothing at random"),
         where=_place_of(trial, model, "a", "b"),
         causes=tuple(causes),
-        next_step=say("gate it: functional.dropout(x, p, training=self.training)"),
+        next_step=say("gate it: functional.dropout(x, p, training=self.training)")
+        if causes
+        else say("draw random numbers only under `if self.training:`"),
         numbers={"distance": distance, "active_dropout": places, "unregistered": lost},
     )
 
@@ -414,7 +423,7 @@ def _stateful(trial: _Trial, model: nn.Module, distance: float) -> CheckResult:
         Status.FAIL,
         "modes.stateful",
         say("in eval mode a second call with the same ids and the same seed gives other logits"),
-        measured=say("logits moved by {d} of their size", d=distance),
+        measured=say("logits moved by {d} of the largest logit", d=distance),
         expected=say("0: a call must not depend on the calls before it"),
         where=_place_of(trial, model, "a", "a"),
         causes=(
@@ -448,8 +457,8 @@ def _forward_switches(path: str, mode: str, count: int) -> CheckResult:
             mode=mode,
             path=path or "the model",
         ),
-        measured=say("{count} module(s) in another mode after the call", count=count),
-        expected=say("every module in {mode} mode, as before the call", mode=mode),
+        measured=say("{count:module is|modules are} in another mode after the call", count=count),
+        expected=say("0: every module in {mode} mode, as before the call", mode=mode),
         causes=(say("train() or eval() is called inside forward or in a helper it calls"),),
         next_step=say("move the call of train() or eval() to the training loop"),
     )
@@ -463,9 +472,15 @@ def _changed_tensors(model: nn.Module, changed: list[str], mode: str) -> CheckRe
         return verdict(
             Status.FAIL,
             "modes.weights_changed",
-            say("a forward call in {mode} mode changes {path}", mode=mode, path=weights[0]),
-            measured=say("{count} parameter(s) differ after the call", count=len(weights)),
-            expected=say("none: only the optimizer changes weights"),
+            say(
+                "a forward call in {mode} mode changes the weight {path}",
+                mode=mode,
+                path=weights[0],
+            ),
+            measured=say(
+                "{count:parameter differs|parameters differ} after the call", count=len(weights)
+            ),
+            expected=say("0: only the optimizer changes weights"),
             causes=(say("an operation in place (x += ..., x.add_()) reaches the weight itself"),),
             next_step=say("write x = x + ... in place of x += ... where x may be a weight"),
             numbers={"changed": weights},
@@ -476,10 +491,14 @@ def _changed_tensors(model: nn.Module, changed: list[str], mode: str) -> CheckRe
         return verdict(
             Status.WARN,
             "modes.buffers_changed",
-            say("a forward call in {mode} mode changes {path}", mode=mode, path=others[0]),
-            measured=say("{count} buffer(s) differ after the call", count=len(others)),
-            expected=say("none, unless the model counts or averages something on purpose"),
-            next_step=say("make sure that {path} is meant to change", path=others[0]),
+            say(
+                "a forward call in {mode} mode changes the buffer {path}", mode=mode, path=others[0]
+            ),
+            measured=say("{count:buffer differs|buffers differ} after the call", count=len(others)),
+            expected=say("0, unless the model counts or averages something on purpose"),
+            next_step=say(
+                "print {path} before and after a call, and keep it if it is meant", path=others[0]
+            ),
             numbers={"changed": others},
         )
     return None
@@ -521,7 +540,7 @@ def _explain_train(
         calls_train = record_calls(model, lambda: trial.logits(model, "a"), clone=True)
         again = trial.logits(model, "a")
     if norms and not trial.differ(evaluated, again):
-        return _batch_norm_warning(len(norms), numbers)
+        return _batch_norm_warning(len(norms), numbers, trial.limit)
     model.eval()
     calls_eval = record_calls(model, lambda: trial.logits(model, "a"), clone=True)
     call = first_divergence(calls_eval, calls_train)
@@ -532,7 +551,7 @@ def _explain_train(
         Status.WARN if routed else Status.FAIL,
         "modes.train_differs",
         say("with dropout off, train mode computes other logits than eval mode"),
-        measured=say("logits differ by {d} of their size", d=numbers["distance"]),
+        measured=say("logits differ by {d} of the largest logit", d=numbers["distance"]),
         expected=say("at most {limit}", limit=trial.limit),
         where=say("first in {path} ({kind})", path=path, kind=call.kind) if call else "",
         causes=(say("forward takes another path when self.training is True, in {path}", path=path),)
@@ -543,21 +562,21 @@ def _explain_train(
     )
 
 
-def _batch_norm_warning(count: int, numbers: dict[str, Any]) -> CheckResult:
+def _batch_norm_warning(count: int, numbers: dict[str, Any], limit: float) -> CheckResult:
     return verdict(
         Status.WARN,
         "modes.batch_norm",
         say("train mode normalises over the batch, so its logits differ from eval mode's"),
-        measured=say("logits differ by {d} of their size", d=numbers["distance"]),
-        expected=say("no difference but dropout; batch norm is rare in language models"),
-        where=say("{count} batch norm module(s)", count=count),
-        next_step=say("use LayerNorm or RMSNorm, which treat each position alone"),
+        measured=say("logits differ by {d} of the largest logit", d=numbers["distance"]),
+        expected=say("at most {limit}, in a model that treats each position alone", limit=limit),
+        where=say("{count:batch norm module|batch norm modules}", count=count),
+        next_step=say("use nn.LayerNorm or nn.RMSNorm in place of batch norm"),
         numbers=numbers,
     )
 
 
 def _two_paths(
-    trial: _Trial, reason: str, difference: str, without: Tensor, other: Tensor
+    trial: _Trial, reason: str, one: str, another: str, without: Tensor, other: Tensor
 ) -> CheckResult:
     distance = relative_distance(without, other)
     places = torch.nonzero(((without - other).abs().amax(2) > 0).any(0)).flatten()
@@ -565,8 +584,12 @@ def _two_paths(
     return verdict(
         Status.FAIL,
         reason,
-        say("the logits are others {difference}: two code paths disagree", difference=difference),
-        measured=say("logits differ by {d} of their size", d=distance),
+        say(
+            "the logits {one} differ from those {another}: two code paths disagree",
+            one=one,
+            another=another,
+        ),
+        measured=say("logits differ by {d} of the largest logit", d=distance),
         expected=say("at most {limit}", limit=trial.limit),
         where=say("first at position {first} of {T}", first=first, T=without.shape[1]),
         causes=(say("one of the two paths lacks a mask, a scale, a norm or a position"),),

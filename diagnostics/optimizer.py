@@ -142,9 +142,21 @@ def _judge_coverage(coverage: Coverage, numbers: dict[str, Any]) -> Iterator[Che
         measured = say("shapes {shapes}", shapes=_some(shapes))
         yield _fail(faults.UNREGISTERED, [], measured, numbers, count=len(shapes), **facts)
     if coverage.missing:
-        yield _fail(faults.MISSING, coverage.missing, say(""), numbers, **facts)
+        yield _fail(
+            faults.MISSING,
+            coverage.missing,
+            say("{count} in no group", count=len(coverage.missing)),
+            numbers,
+            **facts,
+        )
     if coverage.repeated:
-        yield _fail(faults.REPEATED, coverage.repeated, say(""), numbers, **facts)
+        yield _fail(
+            faults.REPEATED,
+            coverage.repeated,
+            say("{count} more than once", count=len(coverage.repeated)),
+            numbers,
+            **facts,
+        )
 
 
 def _judge_motion(moves: list[Move], numbers: dict[str, Any]) -> Iterator[CheckResult]:
@@ -170,7 +182,7 @@ def _judge_motion(moves: list[Move], numbers: dict[str, Any]) -> Iterator[CheckR
     partly = [name for name, share in shares.items() if share < 0.5]
     if partly:
         measured = say(
-            "{share} of the elements of {name} move", share=shares[partly[0]], name=partly[0]
+            "{share:%} of the elements of {name} move", share=shares[partly[0]], name=partly[0]
         )
         yield _fail(faults.PARTLY, partly, measured, numbers, **total)
 

@@ -129,7 +129,7 @@ def _judge(
         reason=reason,
         claim=claim,
         measured=say(
-            "loss {first} -> {last}, {right} of {total} targets right after {steps} steps",
+            "loss {first} -> {last} nats, {right} of {total} targets right after {steps} steps",
             first=first,
             last=last,
             right=round(accuracy * limits.count),
@@ -248,8 +248,8 @@ def _loss_stays_high(curve: Curve, limits: Limits) -> _Verdict:
         "overfit.loss_stays_high",
         Status.FAIL,
         say(
-            "{share} of the learnable targets are right, and yet the loss rests at {last}",
-            share=f"{100 * curve.accuracies[-1] / limits.best.accuracy:.1f} %",
+            "{share:%} of the learnable targets are right, and yet the loss rests at {last} nats",
+            share=curve.accuracies[-1] / limits.best.accuracy,
             last=curve.losses[-1],
         ),
         (
@@ -306,13 +306,17 @@ def _reads_too_little(curve: Curve, limits: Limits) -> _Verdict | None:
                 "overfit.short_context",
                 Status.WARN,  # a bigram table and a window model are healthy designs
                 say(
-                    "the model memorises what the last {k} token(s) tell (loss {last}), no more",
+                    "the model memorises what the last {k:token tells|tokens tell}, no more: the "
+                    "loss rests at {last} nats",
                     k=k,
                     last=curve.losses[-1],
                 ),
                 (
-                    say("the model is built to read {k} token(s) back", k=k),
-                    say("attention or recurrence passes nothing on, so only {k} count(s)", k=k),
+                    say("the model is built to read {k:token|tokens} back", k=k),
+                    say(
+                        "attention or recurrence passes nothing on: {k:token counts|tokens count}",
+                        k=k,
+                    ),
                 ),
                 say("if the model should read further, compare logits with a token changed"),
             )
@@ -356,11 +360,11 @@ def _incomplete(curve: Curve, limits: Limits, trainable: int, frozen: int) -> _V
         "overfit.incomplete",
         Status.WARN if causes or share >= 0.9 else Status.FAIL,
         say(
-            "the loss falls from {first} to {last}, but only {share} of the learnable targets "
-            "are right",
+            "the loss falls from {first} to {last} nats, but only {share:%} of the learnable "
+            "targets are right",
             first=curve.losses[0],
             last=curve.losses[-1],
-            share=f"{100 * share:.1f} %",
+            share=share,
         ),
         tuple(causes),
         say("raise the steps (--overfit-steps 1000)")
@@ -401,7 +405,7 @@ def _memorised(curve: Curve, limits: Limits, numbers: dict[str, Any]) -> CheckRe
             right=round(curve.accuracies[-1] * limits.count),
             total=limits.count,
         ),
-        measured=say("loss {first} -> {last}", first=curve.losses[0], last=curve.losses[-1]),
+        measured=say("loss {first} -> {last} nats", first=curve.losses[0], last=curve.losses[-1]),
         numbers=numbers,
     )
 

@@ -367,7 +367,7 @@ def _traces(flat: Tensor, V: int, numbers: dict[str, Any], name: str) -> CheckRe
             Status.FAIL,
             "range.wrong_dtype",
             say("{name} hold a token in one place of {k}, and zeros in the others", name=name, k=k),
-            measured=say("{share} of the ids are 0", share=_share_of_zeros(flat)),
+            measured=say("{share:%} of the ids are 0", share=_share_of_zeros(flat)),
             expected=say("a token in every place"),
             causes=(say("the ids were written with {k} times the width they are read with", k=k),),
             next_step=say("read the file with the type that it was written with"),

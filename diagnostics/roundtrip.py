@@ -279,7 +279,7 @@ def _judge_extras(
             Status.FAIL,
             "roundtrip.doubled_start" if doubled else "roundtrip.tokens_added",
             say(
-                "encode adds {count} token(s) to every text, {ids}, which decode leaves out again",
+                "encode adds {count:token|tokens} to every text, {ids}, which decode leaves out",
                 count=len(of_nothing),
                 ids=of_nothing[:4],
             ),

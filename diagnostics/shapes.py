@@ -68,7 +68,7 @@ def run(probe: Probe) -> CheckResult:
             Status.SKIP,
             "shapes.not_finite",
             say("not measured: the logits are not finite at any size"),
-            next_step=say("see `forward_hooks`, which names the module"),
+            next_step=say("mend what forward_hooks reports: it names the first such module"),
         )
     return result
 
@@ -307,7 +307,7 @@ def _layout_of(shape: tuple[int, ...], B: int, T: int, V: int) -> str:
 _LAYOUTS: dict[str, tuple[str, str | None, str]] = {
     "shapes.transposed": (
         "the logits come as (B, V, T): classes before positions",
-        "they were transposed for cross_entropy and returned like that",
+        "they were transposed for cross_entropy, and are returned like that",
         "return logits before the transpose: loss = cross_entropy(logits.transpose(1, 2), targets)",
     ),
     "shapes.time_first": (
@@ -430,7 +430,11 @@ def _predictions(name: str, logits: Tensor) -> CheckResult:
 
 
 def _judge_loss(sweep: Sweep) -> CheckResult | None:
+    without = {(t.B, t.T): t.loss for t in sweep.of(with_targets=False)}
     for t in sweep.of(with_targets=True):
+        state = without.get((t.B, t.T))
+        if isinstance(state, Tensor) and isinstance(t.loss, Tensor) and state.shape == t.loss.shape:
+            continue  # comes without targets as well: a hidden state, not a loss
         if isinstance(t.loss, Tensor) and t.loss.numel() != 1:
             return verdict(
                 Status.FAIL,
@@ -477,7 +481,7 @@ def _judge_finite(sweep: Sweep) -> CheckResult | None:
         causes=(say("a deviation over one position: std() of a single number is NaN"),)
         if lengths == [1]
         else (),
-        next_step=say("see `forward_hooks`, which names the first such module"),
+        next_step=say("mend what forward_hooks reports: it names the first such module"),
         numbers={"calls": [t.name for t in bad], "everywhere": len(bad) == len(sweep.of())},
     )
 

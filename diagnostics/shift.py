@@ -83,7 +83,7 @@ def check_shift(
             if wanted == 0
             else "the token after their input",
         ),
-        measured=say("{share} of targets at distance {wanted}", share=1.0, wanted=wanted),
+        measured=say("{share:%} of targets equal {place}", share=1.0, place=_place(wanted)),
         numbers=numbers,
     )
 
@@ -208,7 +208,10 @@ def _column_ignored(column: int, scored: Tensor, numbers: dict[str, object]) -> 
             count=int(scored.sum()),
             total=scored.numel(),
         ),
-        expected=say("all targets inside a row, unless a document ends there in every row"),
+        expected=say(
+            "{total} of {total}, unless a document ends there in every row",
+            total=scored.numel(),
+        ),
         where=say("position {column}", column=column),
         causes=(say("rows are cut into pieces, and each piece is shifted on its own"),),
         next_step=say("shift the whole row first, then cut inputs and targets into pieces"),
@@ -264,7 +267,7 @@ _LAST_COLUMN = {
         "it is the row's last input again",
         "the window holds T tokens instead of T + 1, and its end was repeated to fill the row",
     ),
-    "shift.wrong_last": ("it appears nowhere after such a row", ""),
+    "shift.wrong_last": ("the data never goes on like that after such a row", ""),
 }
 
 
@@ -278,7 +281,7 @@ def _misaligned(
 ) -> CheckResult:
     fitting = [k for k, share in agreement.items() if share >= 1.0]
     reason, claim, cause = _read_agreement(fitting, agreement, wanted, inputs, targets)
-    best = max(agreement, key=lambda k: -1.0 if math.isnan(agreement[k]) else agreement[k])
+    best = _best_fit(agreement)
     last = inputs.shape[1] - wanted
     wrong = (targets[:, :last] != inputs[:, wanted:]) & scored[:, :last]  # (B, T - wanted)
     row, column = (int(i) for i in torch.nonzero(wrong)[0])
@@ -287,14 +290,8 @@ def _misaligned(
         status=Status.FAIL,
         reason=reason,
         claim=claim,
-        measured=say(
-            "{share} of targets equal the input {wanted} later; {best} equal the one {k} later",
-            share=agreement[wanted],
-            wanted=wanted,
-            k=best,
-            best=agreement[best],
-        ),
-        expected=say("1 at distance {wanted}", wanted=wanted),
+        measured=_shares_text(agreement, wanted, best),
+        expected=say("100 % equal {place}", place=_place(wanted)),
         where=say(
             "{count} of {total} places; first is row {row}, position {column}",
             count=int(wrong.sum()),
@@ -303,13 +300,45 @@ def _misaligned(
             column=column,
         ),
         causes=(cause,) if cause else (),
-        next_step=say("targets must be the inputs themselves")
-        if wanted == 0
-        else say(
-            "cut targets from start + 1 to start + T + 1, where inputs go from start to start + T"
-        ),
+        next_step=_remedy(reason, wanted, row),
         numbers=numbers,
     )
+
+
+def _best_fit(agreement: dict[int, float]) -> int:
+    """Return the distance with the largest share; among equals one ahead, and the nearest."""
+    fits = {k: share for k, share in agreement.items() if not math.isnan(share)}
+    return max(fits, key=lambda k: (fits[k], k >= 0, -abs(k)))
+
+
+def _place(k: int) -> Text:
+    if k == 0:
+        return say("their own input")
+    if k > 0:
+        return say("the input {k:place|places} later", k=k)
+    return say("the input {k:place|places} earlier", k=-k)
+
+
+def _shares_text(agreement: dict[int, float], wanted: int, best: int) -> Text:
+    share = say("{share:%} of targets equal {place}", share=agreement[wanted], place=_place(wanted))
+    if best == wanted:
+        return share
+    return say(
+        "{first}; {best:%} equal {place}",
+        first=share,
+        best=agreement[best],
+        place=_place(best),
+    )
+
+
+def _remedy(reason: str, wanted: int, row: int) -> Text:
+    if reason in ("shift.some_wrong", "shift.unrelated"):
+        return say("print inputs[{row}] and targets[{row}] one above the other", row=row)
+    if reason == "shift.rows_mixed":
+        return say("draw the starts once, and cut inputs and targets from the same starts")
+    if wanted == 0:
+        return say("targets = inputs.clone(); the model shifts them itself")
+    return say("inputs = data[start : start + T], targets = data[start + 1 : start + T + 1]")
 
 
 def _read_agreement(
@@ -329,7 +358,7 @@ def _read_agreement(
             say("the slice of the targets starts where the slice of the inputs starts"),
         )
     if fitting and max(fitting) > 1:
-        k = max(fitting)
+        k = min(k for k in fitting if k > 1)
         return (
             "shift.too_far",
             say("the targets lie {k} tokens ahead of their inputs instead of 1", k=k),
@@ -342,7 +371,7 @@ def _read_agreement(
     if fitting:
         return (
             "shift.backward",
-            say("the targets lie {k} token(s) behind their inputs", k=-fitting[0]),
+            say("the targets lie {k:token|tokens} behind their inputs", k=-max(fitting)),
             say("roll(+1) instead of roll(-1), or inputs and targets swapped"),
         )
     if _rows_are_permuted(inputs, targets):
@@ -354,7 +383,11 @@ def _read_agreement(
     if agreement[wanted] > 0.5:
         return (
             "shift.some_wrong",
-            say("{share} of the targets are not the next token", share=1 - agreement[wanted]),
+            say(
+                "{share:%} of the targets are not {place}",
+                share=1 - agreement[wanted],
+                place=_place(wanted),
+            ),
             None,
         )
     return (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import difflib
 import json
 import os
 import sys
@@ -19,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from diagnostics._catalog import CATALOG
 from exercises import _exit
+from minigpt._cli import CommandError, Parser, require_writable, run_command
+from minigpt._files import write_text
 
 if TYPE_CHECKING:
     from exercises._exercise import Receipt
@@ -28,21 +31,29 @@ NAMES = tuple(f"break_{check}" for check in CATALOG)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    options = _parse(arguments)
+    return run_command(lambda: _run(_parse(arguments)))
+
+
+def _run(options: argparse.Namespace) -> int:
     if options.list:
         for name in NAMES:
             print(textwrap.fill(f"{name:<26} {_first_line(name)}", 80, subsequent_indent=" " * 27))
         return 0
-    names = [name if name.startswith("break_") else f"break_{name}" for name in options.names]
-    unknown = [name for name in names if name not in NAMES]
-    if unknown:
-        print(f"error: there is no exercise {unknown[0]!r}; see --list", file=sys.stderr)
-        return _exit.USAGE
-    try:
-        return _run_all(names or list(NAMES), options.jobs, options.json)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return _exit.INTERRUPTED
+    require_writable(options.json, "--json")
+    names = list(dict.fromkeys(map(_full_name, options.names)))  # each once
+    return _run_all(names or list(NAMES), options.jobs, options.json)
+
+
+def _full_name(name: str) -> str:
+    """Return break_shift for shift, break_shift and break_shift.py."""
+    full = f"break_{name.removeprefix('break_').removesuffix('.py')}"
+    if full not in NAMES:
+        close = difflib.get_close_matches(full, NAMES, n=1)
+        meant = f"did you mean {close[0]}? " if close else ""
+        raise CommandError(
+            f"there is no exercise {name!r}; {meant}`python -m exercises --list` shows them all"
+        )
+    return full
 
 
 def _run_all(names: list[str], jobs: int, json_path: str | None) -> int:
@@ -62,16 +73,12 @@ def _run_all(names: list[str], jobs: int, json_path: str | None) -> int:
         if not receipt.caught:
             show_receipt(receipt)
     print(
-        f"{caught} of {len(receipts)} bugs in {len(names)} exercises caught for the right "
+        f"{caught} of {len(receipts)} bugs in {len(names)} exercise(s) caught for the right "
         f"reason ({time.perf_counter() - start:.0f} s)"
     )
     if json_path is not None:
         content = json.dumps([_to_dict(name, r) for name, r in receipts], indent=2)
-        try:
-            Path(json_path).write_text(content + "\n", encoding="utf-8")
-        except OSError as error:
-            print(f"error: cannot write {json_path}: {error.strerror}", file=sys.stderr)
-            return _exit.USAGE
+        write_text(json_path, content + "\n")
     return exit_code([receipt for _, receipt in receipts])
 
 
@@ -109,7 +116,7 @@ def _first_line(name: str) -> str:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m exercises",
         description="Inject each known bug and prove that the matching check catches it.",
         epilog="One exercise with everything to look at: python -m exercises.break_shift",

@@ -5,6 +5,10 @@ from __future__ import annotations
 import concurrent.futures
 import importlib
 import multiprocessing
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from tqdm import tqdm
@@ -17,9 +21,10 @@ def prove_all(names: list[str], jobs: int) -> list[tuple[str, Receipt]]:
     """Prove every bug of the named exercises, each exercise in one of `jobs` processes."""
     found: dict[str, list[Receipt]] = {}
     context = multiprocessing.get_context("spawn")  # the one that works on every system
-    with concurrent.futures.ProcessPoolExecutor(jobs, context, _one_thread) as pool:
-        whole = pool.submit(_prove_healthy)
-        futures = {pool.submit(_prove_exercise, name): name for name in names}
+    with concurrent.futures.ProcessPoolExecutor(jobs, context, _set_up) as pool:
+        with _interrupts_ignored():  # inherited: a process that is starting cannot be polite
+            whole = pool.submit(_prove_healthy)
+            futures = {pool.submit(_prove_exercise, name): name for name in names}
         done = concurrent.futures.as_completed(futures)
         try:
             # no bar without a terminal
@@ -32,8 +37,23 @@ def prove_all(names: list[str], jobs: int) -> list[tuple[str, Receipt]]:
     return [(name, receipt) for name in names for receipt in found[name]]
 
 
-def _one_thread() -> None:
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _set_up() -> None:
     torch.set_num_threads(1)  # faster at this size, and the same numbers on every machine
+    signal.signal(signal.SIGINT, _leave)
+
+
+def _leave(number: int, frame: object) -> None:
+    """End on Ctrl-C without a traceback; the lab's folder is removed on the way out."""
+    sys.exit(130)
 
 
 def _prove_healthy() -> None:

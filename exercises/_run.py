@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from diagnostics._catalog import CATALOG
 from exercises import _exit
@@ -20,12 +21,23 @@ from exercises._exercise import (
     prove,
 )
 from exercises._lab import Lab
+from minigpt._cli import Parser, run_command
 
 WIDTH = 88
 
 
 def run(exercise: Exercise) -> int:
-    """Show the exercise and return its exit code: 0 caught, 1 not caught, 3 itself broken."""
+    """Show the exercise, as a command, and return its exit code.
+
+    0 caught, 1 not caught, 2 a flag that it has not or output that cannot be written, 3 the
+    exercise itself is broken, 130 interrupted.
+    """
+    return run_command(lambda: _run(exercise))
+
+
+def _run(exercise: Exercise) -> int:
+    _refuse_arguments(exercise)
+
     import torch
 
     torch.set_num_threads(1)  # faster at this size, and the same numbers on every machine
@@ -41,9 +53,6 @@ def run(exercise: Exercise) -> int:
     except HealthyPipelineError as error:
         print(f"error: {exercise.name} is broken itself. {error}", file=sys.stderr)
         return _exit.BROKEN
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return _exit.INTERRUPTED
     print()
     _say("Lesson: " + exercise.lesson)
     missed = [receipt.bug.name for receipt in receipts if not receipt.caught]
@@ -54,6 +63,17 @@ def run(exercise: Exercise) -> int:
         if following:
             print(f"Next: python -m exercises.{following}")
     return exit_code(receipts)
+
+
+def _refuse_arguments(exercise: Exercise) -> None:
+    """Answer --help, and refuse what would otherwise be passed over without a word."""
+    if Path(sys.argv[0]).stem != exercise.name:
+        return  # called from another program, whose arguments these are
+    Parser(
+        prog=f"python -m exercises.{exercise.name}",
+        description=exercise.question,
+        epilog="It takes no arguments. The other exercises: python -m exercises --list",
+    ).parse_args()
 
 
 def exit_code(receipts: Sequence[Receipt]) -> int:

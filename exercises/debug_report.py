@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,8 @@ from typing import Any
 from exercises import _exit
 from exercises._exercise import Exercise
 from exercises._lab import Lab
+from minigpt._cli import Parser, require_writable, run_command
+from minigpt._files import write_text
 
 # The first bug of each; which figure gives it away?
 EXERCISES = (
@@ -39,9 +39,16 @@ FIGURES = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the reports and show them; return 0 when every figure was measured, else 1."""
-    parser = argparse.ArgumentParser(prog="python -m exercises.debug_report", description=__doc__)
-    parser.add_argument("--out", metavar="FILE", default="debug_report.json")
+    return run_command(lambda: _run(arguments))
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    parser = Parser(prog="python -m exercises.debug_report", description=__doc__)
+    parser.add_argument(
+        "--out", metavar="FILE", default="debug_report.json", help="default debug_report.json"
+    )
     path = Path(parser.parse_args(arguments).out)
+    require_writable(path, "--out")
     with Lab() as lab:
         reports = {"healthy": measure_figures(lab, lab.pipeline())}
         for name in EXERCISES:
@@ -51,12 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 reports[f"{name} {bug.name}"] = measure_figures(lab, bug.break_it(lab))
             finally:
                 lab.restore()
-    try:
-        path.write_text(json.dumps(reports, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        print(f"error: cannot write {path}: {error.strerror}", file=sys.stderr)
-        return _exit.USAGE
     _show(reports)
+    write_text(path, json.dumps(reports, indent=2) + "\n")
     print(f"\nwritten to {path}; which figure gives each bug away, and which bug moves none?")
     missing = [name for name in FIGURES if reports["healthy"].get(name) is None]
     if missing:

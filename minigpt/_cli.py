@@ -68,8 +68,9 @@ def require_writable(path: str | os.PathLike[str] | None, flag: str) -> None:
 def run_command(main: Callable[[], int | None]) -> int:
     """Run `main` and return its exit code, turning what went wrong into one `error:` line.
 
-    `CommandError` and `OSError` are about the input or the machine and give 2; Ctrl-C gives 130;
-    anything else is a fault of ours: it keeps its traceback, to be reported, and gives 3.
+    `CommandError`, `OSError` and too little memory are about the input or the machine and give 2;
+    Ctrl-C gives 130; anything else is a fault of ours: it keeps its traceback, to be reported, and
+    gives 3.
     `SystemExit` (argparse) passes through.
     """
     try:
@@ -89,7 +90,10 @@ def run_command(main: Callable[[], int | None]) -> int:
     except CommandError as error:
         _print_error(describe_error(error))
         return EXIT_USAGE
-    except Exception:
+    except Exception as error:
+        if _is_out_of_memory(error):
+            _print_error("there is not enough memory for these sizes; give smaller numbers")
+            return EXIT_USAGE
         traceback.print_exc()
         _print_error("this is a fault of the program; the lines above say where")
         return EXIT_BROKEN
@@ -103,6 +107,15 @@ def describe_error(error: BaseException) -> str:
         remedy = REMEDIES.get(error.errno or 0)
         text = f"{error.strerror}{where}" + (f"; {remedy}" if remedy else "")
     return " ".join(text.split()) or type(error).__name__
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Tell too large a number from a fault of ours; torch has no class of its own for the CPU."""
+    said = str(error)
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError)
+        and any(words in said for words in ("allocate memory", "out of memory", "enough memory"))
+    )
 
 
 def _print_error(message: str) -> None:

@@ -50,6 +50,15 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     _sync_folder(target.parent)
 
 
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write UTF-8 text in one piece as `atomic_write` does; a device, `/dev/stdout`, directly."""
+    if Path(path).exists() and not Path(path).is_file() and not Path(path).is_dir():
+        Path(path).write_text(text, encoding="utf-8")
+        return
+    with atomic_write(path) as file:
+        file.write(text.encode())
+
+
 def _require_replaceable(target: Path, path: str | os.PathLike[str]) -> None:
     """Refuse what a rename would destroy: a folder, a device, a file that is write-protected."""
     if not target.exists():

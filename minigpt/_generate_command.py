@@ -26,6 +26,7 @@ REPETITION_LENGTH = 8  # characters: about a word and a half; shorter runs come 
 ORDINARY_REPETITION = 0.2  # half of all 500-character pieces of English prose are below 0.1
 HEAVY_REPETITION = 0.5
 COMPARED_TOKENS = 32  # over which two prompts are compared
+EMPTY_PROMPT = "a prompt must hold at least one character, got none; leave the flag out"
 IGNORED_NATS = 0.01  # a mean change smaller than this is not worth calling one
 
 
@@ -57,6 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
     model, tokenizer, device = _load(options)
     if options.compare_prompts:
+        if not all(options.compare_prompts):
+            raise CommandError(EMPTY_PROMPT)
         short, rich = (_encode(tokenizer, text) for text in options.compare_prompts)
         print(_describe_comparison(*compare_prompts(model, short.to(device), rich.to(device))))
         return 0
@@ -134,17 +137,18 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _load(options: argparse.Namespace) -> tuple[MiniGPT, CharTokenizer, torch.device]:
     """Load the checkpoint; every way in which that fails is one line for the user."""
-    import torch
-
     from minigpt.checkpoint import CheckpointError, load_checkpoint
-    from minigpt.device import get_device
+    from minigpt.device import find_device
     from minigpt.tokenizer import CharTokenizer
 
     path = options.checkpoint or _default_checkpoint()
     if not path.exists():
         raise CommandError(f"no checkpoint at {path}; create one with `python -m minigpt.train`")
     try:
-        device = torch.device(options.device) if options.device else get_device()
+        device = find_device(options.device)
+    except ValueError as error:
+        raise CommandError(f"--{error}") from error
+    try:
         tokenizer_path = options.tokenizer
         if tokenizer_path is None and path.suffix != ".safetensors":
             tokenizer_path = DEFAULT_TOKENIZER
@@ -167,7 +171,7 @@ def _prompt_text(tokenizer: CharTokenizer, prompt: str | None) -> str:
         chars = tokenizer.chars
         return "\n" if "\n" in chars else chars[0]
     if not prompt:
-        raise CommandError("--prompt must hold at least one character, got none")
+        raise CommandError(EMPTY_PROMPT)
     return prompt
 
 
@@ -203,6 +207,8 @@ def _sampling(options: argparse.Namespace, vocab_size: int) -> Sampling:
         raise CommandError(str(error)) from error
     if options.max_new_tokens < 0:
         raise CommandError(f"--max-new-tokens must be >= 0, got {options.max_new_tokens}")
+    if not 0 <= options.seed < 2**32:
+        raise CommandError(f"--seed must be in 0..2**32 - 1, got {options.seed}")
     return sampling
 
 
@@ -236,6 +242,8 @@ def _describe_speed(count: int, seconds: float) -> str:
 def _describe_repetition(text: str) -> str:
     from minigpt.sampling import repetition_rate
 
+    if len(text) <= REPETITION_LENGTH:
+        return f"repetition  not measured: it takes more than {REPETITION_LENGTH} characters"
     rate = repetition_rate(text, REPETITION_LENGTH)
     if rate < ORDINARY_REPETITION:
         meaning = "as in ordinary prose"

@@ -112,8 +112,10 @@ def _to_bytes(tensors: dict[str, Tensor], card: str) -> bytes:
 def _read_file(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], str]:
     """Return the tensors, in memory of their own, and the card."""
     with Path(path).open("rb") as start:  # the library's OSErrors do not name the file
-        is_zip = start.read(4) == b"PK\x03\x04"  # the container of torch.save
-    if is_zip:
+        first = start.read(4)
+    if not first:
+        raise corrupt(path, wanted="a .safetensors file", found="an empty file")
+    if first == b"PK\x03\x04":  # the container of torch.save
         remedy = "if torch.save made it, rename it to .pt"
         raise corrupt(path, wanted="a .safetensors file", found="a zip archive", remedy=remedy)
     try:

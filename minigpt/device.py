@@ -22,6 +22,21 @@ def mps_available() -> bool:
     return backend is not None and bool(backend.is_available())
 
 
+def find_device(name: str | None) -> torch.device:
+    """Return the device of that name, or the best one for None; ValueError when it cannot be used.
+
+    Puts one number there, because a device that is not built in, or not plugged in, shows only
+    when it is used.
+    """
+    try:
+        device = torch.device(name) if name is not None else get_device()
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0][:120]
+        raise ValueError(f"device {name} cannot be used here: {reason}; try cpu") from error
+    return device
+
+
 def describe_device(device: torch.device | str) -> str:
     """Return one line that names the device for a log, as in `cpu (x86_64, 2 threads)`."""
     device = torch.device(device)

@@ -14,6 +14,7 @@ import io
 import json
 import os
 import pickle
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -132,7 +133,10 @@ def _load_npy(path: Path) -> npt.NDArray[Any]:
         # Mapped, so that a header that promises more than there is costs no memory.
         values = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError) as error:
-        raise ValueError(f"{path} is no readable .npy file, or truncated ({error})") from None
+        reason = str(error)
+        if "pickle" in reason or "Python objects" in reason:  # NumPy's advice is to load it anyway
+            reason = "it holds no plain numbers; nothing in it was executed"
+        raise ValueError(f"{path} is no readable .npy file, or truncated ({reason})") from None
     if not isinstance(values, np.memmap):  # an .npz archive under another name
         raise ValueError(f"{path} must hold one array, got an archive")
     excess = path.stat().st_size - values.offset - values.nbytes
@@ -143,8 +147,12 @@ def _load_npy(path: Path) -> npt.NDArray[Any]:
 
 def _load_pt(path: Path) -> Any:
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
+        with warnings.catch_warnings(action="ignore"):  # about pickles that are refused below
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:  # torch's advice is to load it anyway
+        reason = "its pickle is damaged or calls something; nothing in it was executed"
+        raise ValueError(f"{path} is no readable .pt file of plain tensors ({reason})") from None
+    except (RuntimeError, EOFError, ValueError, KeyError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(f"{path} is no readable .pt file of plain tensors ({reason})") from None
 
@@ -163,5 +171,6 @@ def _require_ids(ids: Any, name: str, vocab_size: int | None) -> npt.NDArray[np.
     limit = np.iinfo(np.int64).max if vocab_size is None else vocab_size - 1
     smallest, largest = int(values.min()), int(values.max())
     if smallest < 0 or largest > limit:
-        raise ValueError(f"{name} must lie in 0..{limit}, got {smallest}..{largest}")
+        wanted = "be 0 or more" if vocab_size is None else f"lie in 0..{limit}"
+        raise ValueError(f"{name} must {wanted}, got {smallest}..{largest}")
     return values

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import textwrap
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -54,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     paths = OutputPaths(options.out_dir)
     try:
         corpus = _read_corpus(options)
-        _require_length(corpus, options.block_size)
+        _require_usable(corpus, options.block_size)
         tokenizer = _write_files(corpus, paths)
     except ValueError as error:
         raise CommandError(str(error)) from error
@@ -108,8 +109,8 @@ def _read_corpus(options: argparse.Namespace) -> Corpus:
     return corpus.guide()
 
 
-def _require_length(corpus: Corpus, block_size: int) -> None:
-    """Refuse a split that cannot give one block of inputs with its targets."""
+def _require_usable(corpus: Corpus, block_size: int) -> None:
+    """Refuse a split that cannot give one block of inputs, and a text with nothing to learn."""
     parts = {"train": corpus.train, "validation": corpus.validation, "test": corpus.test}
     for name, part in parts.items():
         if len(part) < block_size + 1:
@@ -118,6 +119,11 @@ def _require_length(corpus: Corpus, block_size: int) -> None:
                 f"{block_size} and one more), got {len(part)} of {len(corpus.text)} in "
                 f"{corpus.name}; give a longer text or a smaller --block-size"
             )
+    if len(set(corpus.text)) < 2:
+        raise CommandError(
+            f"{corpus.name} must hold two different characters or more, got {corpus.text[0]!r} "
+            "only; give a text with something to predict"
+        )
 
 
 def _write_files(corpus: Corpus, paths: OutputPaths) -> CharTokenizer:
@@ -184,7 +190,7 @@ def _report(corpus: Corpus, tokenizer: CharTokenizer, paths: OutputPaths) -> Non
     row("card", f"{paths.encoded / 'meta.json'} (what the ids belong to)")
     row("sample", ascii(corpus.train[:SAMPLE_LENGTH]))
     for note in corpus.notes:
-        row("note", note)
+        print(textwrap.fill(f"{'note':<11} {note}", 88, subsequent_indent=" " * 12))
     row("next", "python -m minigpt.train")
 
 

@@ -76,7 +76,10 @@ class CharTokenizer:
         """
         remedy = "create it with `python -m minigpt.prepare`"
         try:
-            content = json.loads(Path(path).read_bytes())
+            raw = Path(path).read_bytes()
+            if not raw:
+                raise ValueError("it is empty")
+            content = json.loads(raw)
         except FileNotFoundError:
             raise FileNotFoundError(f"no tokenizer file at {path}; {remedy}") from None
         except (ValueError, RecursionError) as error:  # not JSON, or not UTF-8

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import re
 import signal
 import sys
 import threading
@@ -66,6 +67,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "evaluate_every": 250,
     },
 }
+THREAD_LIMIT = 256  # OpenMP ends the process, without a word, when it cannot start that many
 SETTING_NAMES = tuple(field.name for field in dataclasses.fields(TrainSettings))
 HELP = {
     "max_steps": "updates in the run; the schedule depends on it",
@@ -157,24 +159,29 @@ def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
+def _in_flags(message: str) -> str:
+    """Return the message with the names of fields as the flags that were typed."""
+    names = "|".join((*MODEL_FLAGS, *SETTING_NAMES))
+    return re.sub(rf"\b({names})\b", lambda match: _flag(match[0]), message)
+
+
 def _set_up_torch(options: argparse.Namespace) -> torch.device:
     """Apply what is about the machine and not about the run; return the device."""
     import torch
 
-    from minigpt.device import get_device
+    from minigpt.device import find_device
 
     if options.threads is not None:
-        if options.threads < 1:
-            raise CommandError(f"--threads must be >= 1, got {options.threads}")
+        if not 1 <= options.threads <= THREAD_LIMIT:
+            raise CommandError(f"--threads must be in 1..{THREAD_LIMIT}, got {options.threads}")
         torch.set_num_threads(options.threads)
+    if options.stop_after is not None and options.stop_after < 1:
+        raise CommandError(f"--stop-after must be >= 1, got {options.stop_after}")
     torch.set_float32_matmul_precision(options.matmul_precision)
     try:
-        device = torch.device(options.device) if options.device else get_device()
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:  # an unknown name, a device that is not here
-        reason = str(error).splitlines()[0]
-        raise CommandError(f"--device {options.device} cannot be used: {reason}") from error
-    return device
+        return find_device(options.device)
+    except ValueError as error:
+        raise CommandError(f"--{error}") from error
 
 
 def _new_run(
@@ -195,7 +202,7 @@ def _new_run(
         settings = TrainSettings(**values)
         config = MiniGPTConfig(vocab_size=data.tokenizer.vocab_size, **sizes)
     except ValueError as error:
-        raise CommandError(str(error)) from error
+        raise CommandError(_in_flags(str(error))) from error
     set_seed(settings.seed)
     return MiniGPT(config).to(device), settings
 

@@ -17,25 +17,17 @@ FOLDERS = ("minigpt", "diagnostics", "exercises", "tests", "data")
 
 
 def catalogue_table() -> str:
-    """One row per check: stage, name, question, exercise, and the number of reasons it can give."""
+    """One row per check: stage, name, question, family and exercise."""
     lines = [
-        "| stage | check | what it asks | family | reasons | break it |",
-        "|---|---|---|---|---|---|",
+        "| stage | check | what it asks | family | break it |",
+        "|---|---|---|---|---|",
     ]
     for row in CATALOG.values():
         lines.append(
             f"| {row.stage} | `{row.name}` | {row.question} | {row.family} "
-            f"| {len(reasons(row.name))} | `python -m exercises.break_{row.name}` |"
+            f"| `python -m exercises.break_{row.name}` |"
         )
     return "\n".join(lines)
-
-
-def reasons(check: str) -> list[str]:
-    """Every reason id of the check that the sources mention, `ok` aside."""
-    paths = sorted((ROOT / "diagnostics").glob("*.py"))
-    source = "".join(path.read_text(encoding="utf-8") for path in paths)
-    found = set(re.findall(rf'"({check}\.[a-z0-9_]+)"', source))
-    return sorted(found - {f"{check}.ok"})
 
 
 def tree() -> str:
