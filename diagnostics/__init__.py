@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from diagnostics._report import Report
     from diagnostics._result import CheckFailedError, CheckResult, Status
     from diagnostics._suite import diagnose
+    from diagnostics.accumulation import check_accumulation
     from diagnostics.batch_independence import check_batch_independence
     from diagnostics.batches import check_batches
     from diagnostics.causal_independence import check_causal_independence
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from diagnostics.forward_hooks import assert_finite_tensor, check_forward_hooks
     from diagnostics.generation import check_generation
     from diagnostics.gradients import check_gradients
+    from diagnostics.honesty import check_honesty
     from diagnostics.initial_loss import check_initial_loss
     from diagnostics.loss import check_loss
     from diagnostics.modes import check_modes
@@ -41,8 +43,10 @@ if TYPE_CHECKING:
     from diagnostics.resume import check_resume
     from diagnostics.roundtrip import check_roundtrip
     from diagnostics.sampling import check_sampling
+    from diagnostics.schedule import check_schedule
     from diagnostics.shapes import check_shapes
     from diagnostics.shift import check_shift
+    from diagnostics.training_step import check_training_step
 
 __all__ = [
     "CATALOG",
@@ -52,6 +56,7 @@ __all__ = [
     "Report",
     "Status",
     "assert_finite_tensor",
+    "check_accumulation",
     "check_batch_independence",
     "check_batches",
     "check_causal_independence",
@@ -64,6 +69,7 @@ __all__ = [
     "check_forward_hooks",
     "check_generation",
     "check_gradients",
+    "check_honesty",
     "check_initial_loss",
     "check_loss",
     "check_modes",
@@ -76,8 +82,10 @@ __all__ = [
     "check_resume",
     "check_roundtrip",
     "check_sampling",
+    "check_schedule",
     "check_shapes",
     "check_shift",
+    "check_training_step",
     "diagnose",
     "explain",
 ]

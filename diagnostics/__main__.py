@@ -125,6 +125,7 @@ def _minigpt_pipeline(options: argparse.Namespace) -> Pipeline:
     )
     from minigpt.encoded import load_ids
     from minigpt.evaluate import evaluate
+    from minigpt.sampling import next_token_probabilities
 
     checkpoint_path = _existing(
         options.checkpoint, DEFAULT_CHECKPOINTS, "checkpoint", "python -m minigpt.train"
@@ -166,6 +167,7 @@ def _minigpt_pipeline(options: argparse.Namespace) -> Pipeline:
         make_optimizer=lambda model: make_optimizer(model, learning_rate=LEARNING_RATE),
         evaluate=evaluate,  # type: ignore[arg-type]
         generate=lambda model, ids, n: generate(model, ids, n, greedy=True),  # type: ignore[arg-type]
+        next_token_probabilities=next_token_probabilities,
         save=lambda model, path: save_checkpoint(path, model, tokenizer),
         load=lambda path: load_checkpoint(path).model,
         fresh=checkpoint.step == 0,

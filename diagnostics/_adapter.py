@@ -19,7 +19,6 @@ from diagnostics._pipeline import Pipeline
 # Parameter names are read before positions are trusted: the second positional argument of many
 # models is an attention mask, not the targets.
 TARGET_NAMES = ("targets", "labels", "target", "label", "tgt_ids", "target_ids", "y")
-INPUT_NAMES = ("input_ids", "token_ids", "tokens", "idx", "ids", "inputs", "input", "x")
 
 
 class UnreadableOutputError(TypeError):

@@ -171,7 +171,7 @@ def wrong_device(
         status,
         "batches.device",
         say(
-            "the {name} is on {device}, the {other} on {wanted}",
+            "{name} and {other} are on two devices, {device} and {wanted}",
             name=name,
             device=device,
             other=other,

@@ -14,13 +14,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from diagnostics._overfit_curve import LARGE_SIZE, LEARNING_RATE, without_dropout
+from diagnostics._overfit_curve import LARGE_SIZE, LEARNING_RATE, adamw, without_dropout
 from diagnostics._probe import Batch, Probe
-from diagnostics._result import CheckResult  # noqa: F401
 
 LN2 = math.log(2.0)
-STEPS, STEPS_MIN = 100, 40
+STEPS, STEPS_MIN = 80, 40
 ROWS, LENGTH = 8, 32
+# Rows are cut into pieces for the uniform source: in rows of 32 a GPT-2 initialisation without a
+# mask needs more than 130 steps to find the next token among all others, in rows of 8 only 30.
+PIECE = 8
 WORK_MAX = 6e11  # multiplications per source, about 10 seconds of one CPU core
 UNIFORM_V, CHAIN_V = 64, 16
 TAIL = 0.2  # of the steps, at the end, over which losses are averaged
@@ -109,12 +111,13 @@ def measure_uniform(probe: Probe, effort: Effort) -> Trial:
     """Train on independent uniform tokens: their entropy is ln V."""
     V = min(UNIFORM_V, len(_alphabet(probe)))
     source = f"uniform tokens from {V} symbols"
-    trial = Trial(source, V, math.log(V), effort.steps, effort.rate)
+    steps = max(min(STEPS_MIN, effort.steps), effort.steps * 5 // 8)
+    trial = Trial(source, V, math.log(V), steps, effort.rate)
 
     def draw(count: int, generator: torch.Generator) -> Tensor:
         return torch.randint(V, (count,), generator=generator)
 
-    return _train(probe, effort, trial, draw)
+    return _train(probe, effort, trial, draw, min(PIECE, effort.length))
 
 
 def measure_chain(probe: Probe, effort: Effort) -> Trial:
@@ -135,14 +138,20 @@ def measure_chain(probe: Probe, effort: Effort) -> Trial:
             chain.append(state)
         return torch.tensor(chain)
 
-    return _train(probe, effort, trial, draw)
+    return _train(probe, effort, trial, draw, effort.length)
 
 
 def _train(
-    probe: Probe, effort: Effort, trial: Trial, draw: Callable[[int, torch.Generator], Tensor]
+    probe: Probe,
+    effort: Effort,
+    trial: Trial,
+    draw: Callable[[int, torch.Generator], Tensor],
+    piece: int,
 ) -> Trial:
+    """Train on new tokens at every step, in rows of at most `piece` tokens."""
     generator = probe.generator(trial.source)
     alphabet = _alphabet(probe)
+    own_loader = _reads_our_data(probe)
     kept: list[Tensor] = []
     with (
         probe.seeded("honesty"),
@@ -151,9 +160,12 @@ def _train(
         without_dropout(model),
     ):
         parameters = [p for p in model.parameters() if p.requires_grad]
-        optimizer = torch.optim.AdamW(parameters, lr=trial.rate, weight_decay=0.0)
+        optimizer = adamw(parameters, trial.rate)
         for _ in range(trial.steps):
-            batch = _batch(probe, effort, lambda count: alphabet[draw(count, generator)])
+            batch = _batch(
+                probe, effort, lambda count: alphabet[draw(count, generator)], own_loader
+            )
+            batch = _cut(batch, piece)
             optimizer.zero_grad(set_to_none=True)
             logits, loss = probe.loss(model, batch)
             if not loss.requires_grad:
@@ -183,9 +195,9 @@ def _three_losses(probe: Probe, logits: Tensor, loss: Tensor, batch: Batch) -> T
         return torch.stack([loss.float().mean(), recomputed.float(), honest])
 
 
-def _batch(probe: Probe, effort: Effort, draw: Callable[[int], Tensor]) -> Batch:
+def _batch(probe: Probe, effort: Effort, draw: Callable[[int], Tensor], own_loader: bool) -> Batch:
     """Return a batch on the device: the user's loader on our data, or a pair of our own."""
-    if probe.pipeline.get_batch is not None and not _refused(probe):
+    if own_loader:
         data = draw(max(DATA_MIN, 4 * (probe.block_size or 0)))
         drawn = probe.draw_batch(data)
         batch = drawn.crop(effort.rows, effort.length, probe.pipeline.ignore_index)
@@ -200,21 +212,32 @@ def _batch(probe: Probe, effort: Effort, draw: Callable[[int], Tensor]) -> Batch
     return Batch(ids[:, :-1].contiguous(), ids[:, 1:].contiguous())
 
 
-def _refused(probe: Probe) -> bool:
-    """Whether the user's loader cannot read data of ours, or gives rows of something else."""
-    known: bool | None = getattr(probe, "_honest_refused", None)
-    if known is None:
-        alphabet = _alphabet(probe)
-        data = alphabet[torch.arange(max(DATA_MIN, 4 * (probe.block_size or 0))) % len(alphabet)]
-        try:
-            with probe.seeded("honesty loader"):
-                batch = probe.draw_batch(data)
-            known = batch.inputs.ndim != 2 or batch.inputs.shape != batch.targets.shape
-            known |= not bool(torch.isin(batch.inputs.cpu(), data).all())
-        except Exception:  # any: a loader that cannot read foreign data is not at fault
-            known = True
-        probe._honest_refused = known  # type: ignore[attr-defined]
-    return known
+def _cut(batch: Batch, piece: int) -> Batch:
+    """Cut rows (B, T) into (B * k, piece); what is left over is dropped."""
+    T = batch.inputs.shape[1] // piece * piece
+    if T == 0:
+        return batch
+
+    def cut(tensor: Tensor) -> Tensor:
+        return tensor[:, :T].reshape(-1, piece)
+
+    mask = None if batch.attention_mask is None else cut(batch.attention_mask)
+    return Batch(cut(batch.inputs), cut(batch.targets), mask, batch.source)
+
+
+def _reads_our_data(probe: Probe) -> bool:
+    """Whether there is a loader that cuts data of ours; one that cannot is not at fault."""
+    if probe.pipeline.get_batch is None:
+        return False
+    alphabet = _alphabet(probe)
+    data = alphabet[torch.arange(max(DATA_MIN, 4 * (probe.block_size or 0))) % len(alphabet)]
+    try:
+        with probe.seeded("honesty loader"):
+            batch = probe.draw_batch(data)
+    except Exception:  # any: the loader may raise whatever it likes
+        return False
+    is_pair = batch.inputs.ndim == 2 and batch.inputs.shape == batch.targets.shape
+    return is_pair and bool(torch.isin(batch.inputs.cpu(), data).all())
 
 
 def _alphabet(probe: Probe) -> Tensor:

@@ -46,7 +46,7 @@ MISSING = Fault(
 )
 REPEATED = Fault(
     "optimizer.repeated_parameters",
-    "{count:parameter is|parameters are} in the optimizer more than once, and stepped as often",
+    "a parameter is in the optimizer more than once, and is stepped as often",
     "0: every trainable parameter is in exactly one group",
     "build groups from model.named_parameters(), which lists a tied tensor once",
     ("a tied tensor was listed under both of its names",),

@@ -124,7 +124,7 @@ def measure_curve(
         probe.model(train=True, fresh=True) as model,
     ):
         parameters = [p for p in model.parameters() if p.requires_grad]
-        optimizer = make_optimizer(model) if make_optimizer else _adamw(parameters, rate)
+        optimizer = make_optimizer(model) if make_optimizer else adamw(parameters, rate)
         with without_dropout(model):
             _look(probe, model, batch, curve, 0, [])
             pending: list[Tensor] = []
@@ -218,6 +218,7 @@ def _has_stalled(curve: Curve, limits: Limits) -> bool:
     return not (gained > PROGRESS_MIN * way or more_right > PROGRESS_MIN)
 
 
-def _adamw(parameters: list[nn.Parameter], rate: float) -> Optimizer:
+def adamw(parameters: list[nn.Parameter], rate: float) -> Optimizer:
+    """Return AdamW without decay, fused where that exists."""
     fused = all(p.device.type in ("cpu", "cuda") and p.is_floating_point() for p in parameters)
     return torch.optim.AdamW(parameters, lr=rate, weight_decay=0.0, fused=fused)

@@ -13,6 +13,8 @@ from diagnostics._result import CheckResult, Status
 from diagnostics._text import Text
 
 SCHEMA_VERSION = 1
+# faults that harm nothing where the run is now: they explain no other failure, and come last
+LATENT = ("shapes.wrong_device",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +49,13 @@ class Report:
 
     @property
     def first_failure(self) -> CheckResult | None:
-        """What to mend first: the first FAIL, or the first ERROR when nothing failed."""
+        """What to mend first: the first FAIL, or the first ERROR when nothing failed.
+
+        A fault that harms nothing on this device comes first only where it is the only one.
+        """
         own = [r for r in self.results if r.failed and r.consequence_of is None]
-        return next((r for r in own if r.status is Status.FAIL), own[0] if own else None)
+        own.sort(key=lambda r: (r.status is not Status.FAIL, r.reason in LATENT))  # stable
+        return own[0] if own else None
 
     @property
     def seconds(self) -> float:

@@ -55,7 +55,7 @@ FAULTS = {
         ),
         Fault(
             "ends_at_zero_early",
-            "the rate is 0 from step {end} of {steps} on: the last {share} of the run learn nothing",
+            "the rate is 0 from step {end} of {steps} on: {share} of the run learn nothing",
             "a floor that is reached at the end of the run",
             "decay over max_steps",
             ("the decay is counted in other units, or was set for a shorter run",),

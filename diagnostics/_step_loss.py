@@ -46,7 +46,7 @@ def judge_loss(
     elif _is_smoothed(told, wanted):
         yield tell(words.LOSS_SMOOTHED, measured)
     elif (factor := _factor(told, wanted)) is not None or _is_sum(told, wanted, counts):
-        yield tell(words.LOSS_SCALED, measured, factor=told[0] / wanted[0] if not factor else factor)
+        yield tell(words.LOSS_SCALED, measured, factor=factor or told[0] / wanted[0])
     elif exact and noise < ROUGH and not all(_near(a, b, ROUGH) for a, b in rows):
         worst = max(rows, key=lambda row: abs(row[0] - row[1]))
         yield tell(words.LOSS_OTHER, measured, returned=worst[0], wanted=worst[1])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from diagnostics._probe import Batch, Probe
 from diagnostics._step_trial import (
     Call,
+    Fit,
     Gradient,
     Pair,
     at_weights,
@@ -76,21 +78,14 @@ def read_gradient(
     seen = {n: g for n, g in own.items() if n in call.times}  # held by the optimizer
     parts = [seen, call.left] if norm(call.left) > 1e-12 * own_size else [seen]
     best = fit(used, parts)
-    scale, stale = best.factors[0], best.factors[1] if len(parts) > 1 else 0.0
-    common = {"size": size, "own_size": norm(seen), "misfit": best.misfit}
+    common: dict[str, Any] = {"size": size, "own_size": norm(seen), "misfit": best.misfit}
     if not best.misfit <= rough and len(missing) > 0:
         rest = {n: g for n, g in seen.items() if n not in missing}
         if fit(used, [rest]).misfit <= rough:
             return Reading("partial", names=missing, **common)
-    if best.misfit <= rough:
-        weight = stale * norm(call.left) / size if len(parts) > 1 else 0.0
-        if abs(weight) > max(STALE_MIN, 2 * best.misfit):
-            kind = "stale" if abs(scale) * own_size < STALE_MIN * size else "not_cleared"
-            return Reading(kind, scale, stale / (scale if kind == "not_cleared" else 1), **common)
-        if missing:
-            return Reading("partial", names=missing, **common)
-        if best.misfit <= exact:
-            return Reading("fits", scale, **common)
+    mixed = _mixed(best, call, size, own_size, missing, common)
+    if best.misfit <= exact:
+        return mixed
     for kind, scale_found, decay in _reshaped(call, seen, exact):
         return Reading(kind, scale_found, decay=decay, size=size, own_size=norm(seen))
     for name, gradient in others:
@@ -100,8 +95,27 @@ def read_gradient(
                 name, guess.factors[0], misfit=guess.misfit, size=size, own_size=norm(seen)
             )
     if best.misfit <= rough:
-        return Reading("fits", scale, **common)
-    return Reading("other", scale, cosine=cosine(used, seen), **common)
+        return mixed
+    return Reading("other", best.factors[0], cosine=cosine(used, seen), **common)
+
+
+def _mixed(
+    best: Fit,
+    call: Call,
+    size: float,
+    own_size: float,
+    missing: list[str],
+    common: dict[str, Any],
+) -> Reading:
+    """Read the factors of this batch's gradient and of what the last call had left."""
+    scale, stale = best.factors[0], best.factors[1] if len(best.factors) > 1 else 0.0
+    if abs(stale) * norm(call.left) / size > max(STALE_MIN, 2 * best.misfit):
+        if abs(scale) * own_size < STALE_MIN * size:
+            return Reading("stale", scale, stale, **common)
+        return Reading("not_cleared", scale, stale / scale, **common)
+    if missing:
+        return Reading("partial", names=missing, **common)
+    return Reading("fits", scale, **common)
 
 
 def _is_lost(name: str, used: Gradient, gradient: Tensor, own_size: float) -> bool:

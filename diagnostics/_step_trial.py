@@ -93,9 +93,7 @@ def build_optimizers(probe: Probe, model: nn.Module) -> tuple[Any, list[Optimize
     return made, as_optimizers(made)
 
 
-def call_recorded(
-    model: nn.Module, optimizers: Sequence[Any], step: Callable[[], Any]
-) -> Call:
+def call_recorded(model: nn.Module, optimizers: Sequence[Any], step: Callable[[], Any]) -> Call:
     """Call `step()` and record it. The hooks are removed again whatever happens."""
     parameters = dict(model.named_parameters())
     call = Call(
@@ -141,7 +139,10 @@ def _recorded(
 
 
 def _wrap(
-    optimizer: Any, step: Callable[..., Any], before: Callable[..., None], after: Callable[..., None]
+    optimizer: Any,
+    step: Callable[..., Any],
+    before: Callable[..., None],
+    after: Callable[..., None],
 ) -> Callable[..., Any]:
     def recorded_step(*args: Any, **kwargs: Any) -> Any:
         before(optimizer, args, kwargs)
@@ -193,9 +194,7 @@ def _watched(model: nn.Module, call: Call) -> Iterator[None]:
         module.register_forward_pre_hook(note(path)) for path, module in model.named_modules()
     ]
     handles += [
-        p.register_post_accumulate_grad_hook(written)
-        for p in model.parameters()
-        if p.requires_grad
+        p.register_post_accumulate_grad_hook(written) for p in model.parameters() if p.requires_grad
     ]
     try:
         yield
@@ -278,13 +277,17 @@ def random_pair(probe: Probe, name: str, rows: int = ROWS) -> Pair:
     return (ids, ids.clone()) if same else (ids[:, :-1].contiguous(), ids[:, 1:].contiguous())
 
 
-def constant_pair(probe: Probe, rows: int = ROWS) -> Pair:
-    """Return a batch of one token with one target: its gradient is large, so clipping shows."""
+def constant_pair(probe: Probe, rows: int = ROWS, number: int = 0) -> Pair:
+    """Return a batch of one token with one target: its gradient is large, so clipping shows.
+
+    number: batches of different numbers hold different tokens, while the vocabulary lasts.
+    """
     V = probe.usable_vocab_size
-    inputs = _without_pad(probe, torch.full((rows, probe.probe_length), V // 3)).to(probe.device)
+    inputs = torch.full((rows, probe.probe_length), (V // 3 + number) % V)
+    inputs = _without_pad(probe, inputs).to(probe.device)
     if probe.pipeline.labels == "same":
         return inputs, inputs.clone()
-    targets = _without_pad(probe, torch.full_like(inputs, V // 2))
+    targets = _without_pad(probe, torch.full_like(inputs, (V // 2 + number) % V))
     return inputs, targets.to(probe.device)
 
 

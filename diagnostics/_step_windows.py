@@ -41,10 +41,14 @@ def make_windows(probe: Probe, model: nn.Module, K: int) -> Iterator[Window]:
     model's loss knows no ignored targets, the micro-batches differ in rows instead.
     """
     by_rows = not _ignores(probe, model)
-    plain = [_unequal(probe, random_pair(probe, f"part {k}", _rows(k, by_rows)), k, by_rows)
-             for k in range(K)]
+    plain = [
+        _unequal(probe, random_pair(probe, f"part {k}", _rows(k, by_rows)), k, by_rows)
+        for k in range(K)
+    ]
     yield _window(probe, model, plain)
-    large = [_unequal(probe, constant_pair(probe, _rows(k, by_rows)), k, by_rows) for k in range(K)]
+    large = [
+        _unequal(probe, constant_pair(probe, _rows(k, by_rows), k), k, by_rows) for k in range(K)
+    ]
     yield _window(probe, model, large)
     if K > 2:
         yield _window(probe, model, plain[: K - 1])

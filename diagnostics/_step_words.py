@@ -150,6 +150,13 @@ BEFORE_BACKWARD = Fault(
     _ORDER,
     ("step() stands before backward(), and zero_grad() clears what that wrote",),
 )
+REFUSED = Fault(
+    "step_before_backward",
+    "the weights change between forward and backward(), so that the gradient is of neither",
+    "backward() right after the forward pass, step() after it",
+    _ORDER,
+    ("step() stands before backward()",),
+)
 STALE = Fault(
     "step_before_backward",
     "the optimizer uses the gradient of the batch before, not of this one",

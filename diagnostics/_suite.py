@@ -16,7 +16,7 @@ from diagnostics._catalog import CATALOG, select
 from diagnostics._guard import seed_everything, untouched
 from diagnostics._pipeline import Pipeline
 from diagnostics._probe import MissingPartError, Probe
-from diagnostics._report import Report
+from diagnostics._report import LATENT, Report
 from diagnostics._result import CheckResult, Status
 from diagnostics._text import say
 from diagnostics._trace import user_frame
@@ -132,7 +132,8 @@ def _mark_consequences(results: list[CheckResult]) -> list[CheckResult]:
         if result.failed:
             cause = next((b.check for b in broken if result.check in _explained(b.check)), None)
             result = dataclasses.replace(result, consequence_of=cause)
-            broken.append(result)
+            if result.reason not in LATENT:
+                broken.append(result)
         marked.append(result)
     return marked
 

@@ -220,7 +220,9 @@ def _judge_odd_windows(probe: Probe, inputs: Tensor, share: float) -> CheckResul
         if bool((walked == 0).all()):
             if probe.vocab_size <= modulus:
                 return verdict(
-                    Status.SKIP, "batches.not_counted", say("ids are kept in a small type")
+                    Status.SKIP,
+                    "batches.not_counted",
+                    say("not counted: the loader keeps its ids in a small type"),
                 )
             return fault(
                 "batches.wrapped_ids",
@@ -231,12 +233,14 @@ def _judge_odd_windows(probe: Probe, inputs: Tensor, share: float) -> CheckResul
                 ),
                 say("ids {n} apart come out equal", n=modulus),
                 say("every id as it is in the data"),
-                causes=(say("a {kind} array or tensor on the way", kind=kind),),
+                causes=(say("an array or tensor of {kind} ids on the way", kind=kind),),
                 next_step=say("convert ids to int64 before anything is done with them"),
             )
     if share >= UNIT_SHARE_MIN:
         return verdict(
-            Status.SKIP, "batches.not_counted", say("rows hold markers of the loader's own")
+            Status.SKIP,
+            "batches.not_counted",
+            say("not counted: the rows hold markers of the loader's own"),
         )
     steps = inputs[:, 1:] - inputs[:, :-1]
     common = int(steps.flatten().mode().values)

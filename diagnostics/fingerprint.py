@@ -358,7 +358,7 @@ def _read_disagreement(
     if distance is not None:
         more, count = ("before", distance) if distance > 0 else ("missing before", -distance)
         return "fingerprint.offset_ids", say(
-            "{count} entries stood {more} the first one when the ids were made",
+            "{count:entry|entries} stood {more} the first one when the ids were made",
             count=count,
             more=more,
         )

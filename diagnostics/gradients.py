@@ -356,8 +356,8 @@ def _unregistered(probe: Probe, model: nn.Module, strangers: list[Tensor]) -> Ch
         status=Status.FAIL,
         reason="gradients.unregistered" if lasting else "gradients.built_in_forward",
         claim=say(
-            "{count:tensor|tensors} that the loss depends on, outside the parameters of the model: no "
-            "optimizer gets them",
+            "the loss depends on {count:tensor|tensors} outside model.parameters(), which no "
+            "optimizer gets",
             count=len(worst),
         )
         if lasting
@@ -548,7 +548,7 @@ def _straight_through(flat: list[str], numbers: dict[str, Any]) -> CheckResult:
             "{name} gets a gradient, although the loss does not move when it moves a little",
             name=flat[0],
         ),
-        measured=say("slope exactly 0 for {count} parameters", count=len(flat)),
+        measured=say("slope exactly 0 for {count:parameter|parameters}", count=len(flat)),
         expected=say("a slope that is the gradient"),
         where=say("first is {name}", name=flat[0]),
         causes=(say("weights are rounded (quantised) with a straight-through gradient"),),
@@ -623,7 +623,7 @@ def _not_finite(gradients: Gradients, numbers: dict[str, Any]) -> CheckResult:
         status=Status.FAIL,
         reason="gradients.not_finite",
         claim=say(
-            "{count} gradients hold NaN or infinity; the loss is {loss}",
+            "{count:gradient holds|gradients hold} NaN or infinity; the loss is {loss}",
             count=len(gradients.not_finite),
             loss=loss,
         ),

@@ -104,7 +104,8 @@ def run(probe: Probe) -> CheckResult:
     """Judge the model as fresh or as trained; a fresh one from make_model comes first."""
     own = _measure_own(probe)
     trained, why = _is_trained(probe, own)
-    if probe.pipeline.make_model is not None or not trained:
+    untrained = probe.pipeline.make_model is not None and not _starts_trained(probe, trained)
+    if untrained or not trained:
         result = _check_fresh(probe, None if trained else own, why)
         if result.failed or not trained:
             return result
@@ -143,9 +144,9 @@ def measure_start(probe: Probe, *, fresh: bool) -> Start:
     )
 
 
-def measure_baselines(probe: Probe, batch: Batch) -> Baselines:
-    """Score the model and two predictors without context on a real batch."""
-    with probe.model() as model, probe.seeded("initial loss"), torch.no_grad():
+def measure_baselines(probe: Probe, batch: Batch, *, fresh: bool = False) -> Baselines:
+    """Score the model (fresh: of make_model) and two predictors without context on a batch."""
+    with probe.model(fresh=fresh) as model, probe.seeded("initial loss"), torch.no_grad():
         output = probe.adapter.call(model, batch.inputs, batch.targets, batch.attention_mask)
     logits, inputs, targets = output.logits, batch.inputs, batch.targets
     if probe.pipeline.labels == "same":
@@ -195,6 +196,14 @@ def _is_trained(probe: Probe, own: Baselines | None) -> tuple[bool, str]:
     if gains:
         return False, "its norms are as they were made"
     return False, UNKNOWN if own is None else "it does not beat a constant predictor"
+
+
+def _starts_trained(probe: Probe, trained: bool) -> bool:
+    """Whether make_model gives learnt weights too, as it does where a loaded model is tuned."""
+    if not trained or probe.batch.source == "synthetic":
+        return False
+    made = measure_baselines(probe, probe.batch, fresh=True)
+    return made.loss < made.unigram - TRAINED_MARGIN
 
 
 # ---- fresh ---------------------------------------------------------------------------------
@@ -386,7 +395,9 @@ def _odd_weights(probe: Probe, numbers: dict[str, Any], from_factory: bool) -> C
                 corner=CORNER,
             ),
             expected=say("full rank"),
-            where=say("{count} matrices; first is {name}", count=len(patterns), name=patterns[0]),
+            where=say(
+                "{count:matrix|matrices}; first is {name}", count=len(patterns), name=patterns[0]
+            ),
             causes=(say("a constant fill or a placeholder stands in for the initialisation"),),
             next_step=say("draw the weights: nn.init.normal_(weight, std=0.02)"),
             numbers=numbers,

@@ -337,15 +337,7 @@ def _ask_dropout(trial: _Trial, model: nn.Module) -> CheckResult | None:
     trial.fired = tuple(place for _, place in watch.fired)
     if torch.equal(first, other) and not torch.equal(first, silent):
         model.eval()
-        return verdict(
-            Status.FAIL,
-            "modes.same_mask",
-            say("dropout drops the same units at every call: the mask never changes"),
-            measured=say("equal logits under two seeds, other logits without dropout"),
-            expected=say("a new mask at each call"),
-            causes=(say("the mask is drawn from a generator that is seeded at each call"),),
-            next_step=say("draw the mask from torch's global generator, or seed only once"),
-        )
+        return _same_mask()
     if watch.passive and all(module.training for module in model.modules()):
         return _mode_remembered(
             "in train mode the dropout at {place} is told training=False", place=watch.passive[0]
@@ -415,6 +407,18 @@ def _eval_random(trial: _Trial, model: nn.Module, distance: float) -> CheckResul
         if causes
         else say("draw random numbers only under `if self.training:`"),
         numbers={"distance": distance, "active_dropout": places, "unregistered": lost},
+    )
+
+
+def _same_mask() -> CheckResult:
+    return verdict(
+        Status.FAIL,
+        "modes.same_mask",
+        say("dropout drops the same units at every call: the mask never changes"),
+        measured=say("equal logits under two seeds, other logits without dropout"),
+        expected=say("a new mask at each call"),
+        causes=(say("the mask is drawn from a generator that is seeded at each call"),),
+        next_step=say("draw the mask from torch's global generator, or seed only once"),
     )
 
 

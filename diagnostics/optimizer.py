@@ -260,7 +260,7 @@ def _passed(moves: list[Move], trial: Trial, numbers: dict[str, Any]) -> CheckRe
         reason="optimizer.ok",
         claim=say(
             "one step moves all {count} parameters that have a gradient, downhill, by {ratio} of "
-            "the weights' size; loss {first} -> {last} in {steps} steps",
+            "the weights' size; loss {first} -> {last} nats in {steps} steps",
             count=len(moves),
             ratio=trial.ratios[0],
             first=trial.losses[0],

@@ -283,7 +283,7 @@ def _reads_too_little(curve: Curve, limits: Limits) -> _Verdict | None:
             "overfit.stuck_at_unigram",
             Status.FAIL,
             say(
-                "the loss rests at {last}, which counting the targets gives: no input is used",
+                "the loss rests at {last} nats, which counting the targets gives: no input is used",
                 last=curve.losses[-1],
             ),
             (say("every position gets the same logits: the input does not reach the head"),),
@@ -294,7 +294,7 @@ def _reads_too_little(curve: Curve, limits: Limits) -> _Verdict | None:
             "overfit.stuck_at_position",
             Status.FAIL,
             say(
-                "the loss rests at {last}, which the position alone gives: no token is used",
+                "the loss rests at {last} nats, which the position alone gives: no token is used",
                 last=curve.losses[-1],
             ),
             (say("the token embedding does not reach the blocks, or is overwritten"),),
@@ -379,9 +379,9 @@ def _below_floor(curve: Curve, limits: Limits, numbers: dict[str, Any]) -> Check
         status=Status.FAIL,
         reason="overfit.below_floor",
         claim=say("the model predicts more of the batch than the tokens before can tell"),
-        measured=say("{right} of targets right", right=curve.accuracies[-1]),
+        measured=say("{right:%} of the targets right", right=curve.accuracies[-1]),
         expected=say(
-            "at most {ceiling}: equal prefixes with different next tokens cannot all be right",
+            "at most {ceiling:%}: equal prefixes with different next tokens cannot all be right",
             ceiling=limits.best.accuracy,
         ),
         causes=(

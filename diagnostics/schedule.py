@@ -106,7 +106,9 @@ def _findings(
         return
     low = min(curve.rates, key=curve.rates.__getitem__)
     if curve.rates[low] < 0:
-        yield tell("negative", say("{rate} at step {step}", step=low, rate=curve.rates[low]), step=low)
+        yield tell(
+            "negative", say("{rate} at step {step}", step=low, rate=curve.rates[low]), step=low
+        )
         return
     if curve.peak == 0:
         yield tell("always_zero", say("0 at {n} places", n=len(curve.rates)))
@@ -148,7 +150,9 @@ def _judge_end(tell: Tell, curve: Curve, micro_batches: int) -> Iterator[CheckRe
 def _judge_shape(tell: Tell, curve: Curve) -> Iterator[CheckResult]:
     """Judge the first step, and steps between neighbours."""
     if curve.rates[0] == 0:
-        yield tell("zero_at_first_step", say("0 at step 0, {r} at step 1", r=curve.rates.get(1, 0.0)))
+        yield tell(
+            "zero_at_first_step", say("0 at step 0, {r} at step 1", r=curve.rates.get(1, 0.0))
+        )
     zeros = [s for s in curve.inside if s > 0 and curve.rates[s] == 0 and s < curve.floor_step]
     if zeros:
         yield tell("zero_inside", say("{n} place(s)", n=len(zeros)), step=zeros[0])

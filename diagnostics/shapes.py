@@ -61,13 +61,16 @@ def check_shapes(
 
 
 def run(probe: Probe) -> CheckResult:
-    """Judge the sweep; logits that are NaN at every size are left to `forward_hooks`."""
+    """Judge the sweep; logits that are NaN for another cause than the size go to `forward_hooks`."""
     result = _check(probe)
-    if result.reason == "shapes.not_finite" and result.numbers["everywhere"]:
+    if result.reason != "shapes.not_finite":
+        return result
+    weights = probe.pipeline.model.parameters()
+    if result.numbers["everywhere"] or not all(bool(w.isfinite().all()) for w in weights):
         return verdict(
             Status.SKIP,
             "shapes.not_finite",
-            say("not measured: the logits are not finite at any size"),
+            say("not measured: the logits are not finite, whatever the size"),
             next_step=say("mend what forward_hooks reports: it names the first such module"),
         )
     return result

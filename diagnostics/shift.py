@@ -345,6 +345,26 @@ def _read_agreement(
     fitting: list[int], agreement: dict[int, float], wanted: int, inputs: Tensor, targets: Tensor
 ) -> tuple[str, Text, Text | None]:
     """Name the mistake that the numbers fit; no cause where they fit none."""
+    if fitting:
+        return _read_distance(fitting, wanted)
+    if _rows_are_permuted(inputs, targets):
+        return (
+            "shift.rows_mixed",
+            say("the targets belong to other rows of the batch than their inputs"),
+            say("inputs and targets were drawn or shuffled with different random starts"),
+        )
+    if agreement[wanted] > 0.5:
+        claim = say(
+            "{share:%} of the targets are not {place}",
+            share=1 - agreement[wanted],
+            place=_place(wanted),
+        )
+        return "shift.some_wrong", claim, None
+    return "shift.unrelated", say("the targets fit the inputs at no distance from -3 to 3"), None
+
+
+def _read_distance(fitting: list[int], wanted: int) -> tuple[str, Text, Text]:
+    """Name the mistake that moves every target by the same distance."""
     if wanted == 0 and 1 in fitting:
         return (
             "shift.already_shifted",
@@ -357,7 +377,7 @@ def _read_agreement(
             say("the targets equal the inputs: the model is trained to copy what it reads"),
             say("the slice of the targets starts where the slice of the inputs starts"),
         )
-    if fitting and max(fitting) > 1:
+    if max(fitting) > 1:
         k = min(k for k in fitting if k > 1)
         return (
             "shift.too_far",
@@ -368,32 +388,10 @@ def _read_agreement(
                 extra=k - 1,
             ),
         )
-    if fitting:
-        return (
-            "shift.backward",
-            say("the targets lie {k:token|tokens} behind their inputs", k=-max(fitting)),
-            say("roll(+1) instead of roll(-1), or inputs and targets swapped"),
-        )
-    if _rows_are_permuted(inputs, targets):
-        return (
-            "shift.rows_mixed",
-            say("the targets belong to other rows of the batch than their inputs"),
-            say("inputs and targets were drawn or shuffled with different random starts"),
-        )
-    if agreement[wanted] > 0.5:
-        return (
-            "shift.some_wrong",
-            say(
-                "{share:%} of the targets are not {place}",
-                share=1 - agreement[wanted],
-                place=_place(wanted),
-            ),
-            None,
-        )
     return (
-        "shift.unrelated",
-        say("the targets fit the inputs at no distance from -3 to 3"),
-        None,
+        "shift.backward",
+        say("the targets lie {k:token|tokens} behind their inputs", k=-max(fitting)),
+        say("roll(+1) instead of roll(-1), or inputs and targets swapped"),
     )
 
 

@@ -102,7 +102,13 @@ def run(probe: Probe) -> CheckResult:
     """Call the step three times; judge modes, steps, gradient and loss; the first fault counts."""
     if probe.pipeline.train_step is None:
         raise MissingPartError("train_step", why="there is no training step to call")
-    trial = measure_step(probe)
+    try:
+        trial = measure_step(probe)
+    except RuntimeError as error:
+        if "modified by an inplace operation" not in str(error):
+            raise
+        measured = say("torch refused backward(): {error}", error=str(error).split(":")[0])
+        return words.verdict("training_step", words.REFUSED, measured, {})
     numbers = {**describe(trial.readings), "losses": [c.loss for c in trial.calls]}
     numbers |= {"own_losses": trial.losses, "steps": [c.steps for c in trial.calls]}
     warning: CheckResult | None = None
@@ -199,7 +205,8 @@ def acts_on_mode(model: nn.Module) -> bool:
     """Whether some module computes something else in eval mode: dropout, batch norm, GRU."""
     kinds = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase, nn.RNNBase)
     return any(
-        isinstance(m, kinds) or any("drop" in n and isinstance(v, float) for n, v in vars(m).items())
+        isinstance(m, kinds)
+        or any("drop" in n and isinstance(v, float) for n, v in vars(m).items())
         for m in model.modules()
     )
 

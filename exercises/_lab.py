@@ -34,11 +34,14 @@ from minigpt.corpus import data_path, read_text
 from minigpt.encoded import save_ids
 from minigpt.evaluate import evaluate
 from minigpt.sampling import next_token_probabilities
+from minigpt.schedule import learning_rate_at
 from minigpt.seed import random_states, restore_random_states
 
 BATCH_SIZE = 8
 LEARNING_RATE = 1e-3
+MAX_STEPS, WARMUP_STEPS = 300, 15
 GRADIENT_NORM_MAX = 1.0
+IGNORE_INDEX = -100  # of cross_entropy: targets that are not scored
 TEXT_LENGTH = 40_000  # characters of the guide: enough for every check, encoded in milliseconds
 SEED = 42
 
@@ -123,6 +126,9 @@ class Lab:
             "get_batch": self.get_batch,
             "make_optimizer": self.make_optimizer,
             "train_step": train_step,
+            "accumulate": accumulate,
+            "learning_rate": learning_rate,
+            "max_steps": MAX_STEPS,
             "evaluate": evaluate,
             "generate": generate_greedily,
             "next_token_probabilities": next_token_probabilities,
@@ -191,6 +197,35 @@ def train_step(
     nn.utils.clip_grad_norm_(model.parameters(), GRADIENT_NORM_MAX)
     optimizer.step()
     return loss.detach()
+
+
+def accumulate(
+    model: nn.Module, optimizer: torch.optim.Optimizer, batches: list[tuple[Tensor, Tensor]]
+) -> Tensor:
+    """One step over micro-batches (B, T), in which every scored token has the same weight."""
+    model.train()
+    optimizer.zero_grad(set_to_none=True)
+    counts = [int((targets != IGNORE_INDEX).sum()) for _, targets in batches]
+    total = torch.zeros(())
+    for (inputs, targets), count in zip(batches, counts, strict=True):
+        if count:  # the mean over no tokens is 0 / 0
+            loss = model(inputs, targets)[1] * (count / sum(counts))
+            loss.backward()
+            total += loss.detach()
+    nn.utils.clip_grad_norm_(model.parameters(), GRADIENT_NORM_MAX)
+    optimizer.step()
+    return total
+
+
+def learning_rate(step: int) -> float:
+    """Return the rate of a step: a short warm-up, then half a cosine to a tenth of the peak."""
+    return learning_rate_at(
+        step,
+        peak=LEARNING_RATE,
+        warmup_steps=WARMUP_STEPS,
+        max_steps=MAX_STEPS,
+        floor=LEARNING_RATE / 10,
+    )
 
 
 def generate_greedily(model: Any, prompt: Tensor, count: int) -> Tensor:

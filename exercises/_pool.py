@@ -6,7 +6,7 @@ import concurrent.futures
 import importlib
 import multiprocessing
 import signal
-import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -21,8 +21,11 @@ def prove_all(names: list[str], jobs: int) -> list[tuple[str, Receipt]]:
     """Prove every bug of the named exercises, each exercise in one of `jobs` processes."""
     found: dict[str, list[Receipt]] = {}
     context = multiprocessing.get_context("spawn")  # the one that works on every system
-    with concurrent.futures.ProcessPoolExecutor(jobs, context, _set_up) as pool:
-        with _interrupts_ignored():  # inherited: a process that is starting cannot be polite
+    with (
+        tempfile.TemporaryDirectory(prefix="exercises-") as folder,
+        concurrent.futures.ProcessPoolExecutor(jobs, context, _set_up, (folder,)) as pool,
+    ):
+        with _interrupts_ignored():  # the processes inherit it: only this one answers Ctrl-C
             whole = pool.submit(_prove_healthy)
             futures = {pool.submit(_prove_exercise, name): name for name in names}
         done = concurrent.futures.as_completed(futures)
@@ -33,6 +36,8 @@ def prove_all(names: list[str], jobs: int) -> list[tuple[str, Receipt]]:
             whole.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
+            for process in multiprocessing.active_children():  # Ctrl-C: nobody waits for the rest
+                process.terminate()
             raise
     return [(name, receipt) for name in names for receipt in found[name]]
 
@@ -46,14 +51,10 @@ def _interrupts_ignored() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _set_up() -> None:
+def _set_up(folder: str) -> None:
     torch.set_num_threads(1)  # faster at this size, and the same numbers on every machine
-    signal.signal(signal.SIGINT, _leave)
-
-
-def _leave(number: int, frame: object) -> None:
-    """End on Ctrl-C without a traceback; the lab's folder is removed on the way out."""
-    sys.exit(130)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # for systems where this is not inherited
+    tempfile.tempdir = folder  # labs of a process that was ended go away with the folder
 
 
 def _prove_healthy() -> None:

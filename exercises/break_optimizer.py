@@ -22,7 +22,8 @@ def break_learning_rate(lab: Lab) -> Pipeline:
         rate = 0.1  # BROKEN: was rate = LEARNING_RATE
         return make_optimizer(model, learning_rate=rate)
 
-    return lab.pipeline(make_optimizer=make)
+    # with a schedule, its peak would be the rate, whatever the optimizer was built with
+    return lab.pipeline(make_optimizer=make, learning_rate=None)
 
 
 def break_old_model(lab: Lab) -> Pipeline:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -73,6 +75,11 @@ def run_command(main: Callable[[], int | None]) -> int:
     gives 3.
     `SystemExit` (argparse) passes through.
     """
+    with _interrupts_noted() as interrupts:
+        return _run(main, interrupts)
+
+
+def _run(main: Callable[[], int | None], interrupts: list[int]) -> int:
     try:
         code = main()
         sys.stdout.flush()  # a full disk or a closed pipe shows here, not at interpreter exit
@@ -91,6 +98,9 @@ def run_command(main: Callable[[], int | None]) -> int:
         _print_error(describe_error(error))
         return EXIT_USAGE
     except Exception as error:
+        if interrupts:  # it came while a library was loading, which made another error of it
+            _print_error("interrupted")
+            return EXIT_INTERRUPTED
         if _is_out_of_memory(error):
             _print_error("there is not enough memory for these sizes; give smaller numbers")
             return EXIT_USAGE
@@ -107,6 +117,30 @@ def describe_error(error: BaseException) -> str:
         remedy = REMEDIES.get(error.errno or 0)
         text = f"{error.strerror}{where}" + (f"; {remedy}" if remedy else "")
     return " ".join(text.split()) or type(error).__name__
+
+
+@contextmanager
+def _interrupts_noted() -> Iterator[list[int]]:
+    """Yield a list that gets an entry for every Ctrl-C; each one raises KeyboardInterrupt.
+
+    Where somebody has decided otherwise about Ctrl-C, and outside the main thread, the list
+    stays empty.
+    """
+    noted: list[int] = []
+    usual = signal.getsignal(signal.SIGINT) in (signal.SIG_DFL, signal.default_int_handler)
+    if not usual or threading.current_thread() is not threading.main_thread():
+        yield noted
+        return
+
+    def note(number: int, frame: object) -> None:
+        noted.append(number)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield noted
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _is_out_of_memory(error: Exception) -> bool:

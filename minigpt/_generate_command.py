@@ -26,7 +26,6 @@ REPETITION_LENGTH = 8  # characters: about a word and a half; shorter runs come 
 ORDINARY_REPETITION = 0.2  # half of all 500-character pieces of English prose are below 0.1
 HEAVY_REPETITION = 0.5
 COMPARED_TOKENS = 32  # over which two prompts are compared
-EMPTY_PROMPT = "a prompt must hold at least one character, got none; leave the flag out"
 IGNORED_NATS = 0.01  # a mean change smaller than this is not worth calling one
 
 
@@ -59,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     model, tokenizer, device = _load(options)
     if options.compare_prompts:
         if not all(options.compare_prompts):
-            raise CommandError(EMPTY_PROMPT)
+            raise CommandError("--compare-prompts wants two prompts, got an empty one")
         short, rich = (_encode(tokenizer, text) for text in options.compare_prompts)
         print(_describe_comparison(*compare_prompts(model, short.to(device), rich.to(device))))
         return 0
@@ -171,7 +170,7 @@ def _prompt_text(tokenizer: CharTokenizer, prompt: str | None) -> str:
         chars = tokenizer.chars
         return "\n" if "\n" in chars else chars[0]
     if not prompt:
-        raise CommandError(EMPTY_PROMPT)
+        raise CommandError("--prompt must hold at least one character, got none")
     return prompt
 
 

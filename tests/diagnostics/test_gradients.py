@@ -158,7 +158,7 @@ def test_unused_parameter_is_missing_and_the_loss_does_not_move() -> None:
     model.forgotten = nn.Linear(4, 4)
     result = check_gradients(model)
     assert result.reason == "gradients.missing"
-    assert result.where == "first is forgotten.weight"
+    assert result.where == "2 of 31 parameters; first is forgotten.weight"
     assert "the loss does not move with it either" in result.causes[0]
 
 
@@ -173,7 +173,7 @@ def test_zero_everywhere_is_told_from_missing() -> None:
     model.extra = nn.Parameter(torch.ones(16))
     result = check_gradients(model)
     assert (result.status, result.reason) == (Status.FAIL, "gradients.zero")
-    assert result.where == "first is extra"
+    assert result.where == "1 of 30 parameters; first is extra"
 
 
 def test_loss_through_item_is_zero_or_without_graph() -> None:

@@ -255,6 +255,41 @@ def test_zero_identity_and_orthogonal_are_no_pattern() -> None:
     assert find_identical_layers(model) == []
 
 
+class Decaying(nn.Module):
+    """A layer with the decays of a state-space model: one row, repeated, in every layer."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.A_log = nn.Parameter(torch.arange(1.0, 17.0).log().repeat(width, 1))
+        self.weight = nn.Parameter(torch.randn(width, width))
+
+
+def test_decays_of_a_state_space_model_are_no_copies_and_no_pattern() -> None:
+    """A rule fills them alike in each layer; the drawn matrix beside them is still watched."""
+    model = nn.Sequential(Decaying(), Decaying())
+    assert find_identical_layers(model) == []
+    assert find_patterns(model) == []
+    with torch.no_grad():
+        model[1].weight.copy_(model[0].weight)
+    assert find_identical_layers(model) == [("0.weight", "1.weight")]
+    with torch.no_grad():
+        model[0].weight.fill_(0.02)
+    assert find_patterns(model) == ["0.weight"]
+
+
+def test_factory_that_loads_learnt_weights_is_not_judged_as_fresh() -> None:
+    """Tuning starts from a loaded model: confident on random tokens, and right on its own data."""
+    ids = torch.arange(16).repeat(20)
+    model = _uniform(16)
+    with torch.no_grad():
+        model.table.weight.copy_(10 * torch.eye(16).roll(1, 1))  # t is followed by t + 1
+    batch = (ids[:64].view(4, 16), ids[1:65].view(4, 16))
+    parts = {"fresh": False, "train_ids": ids, "make_model": lambda: copy.deepcopy(model)}
+    result = check_initial_loss(model, *batch, vocab_size=16, **parts)
+    assert (result.status, result.reason) == (Status.PASS, "initial_loss.ok")
+    assert result.numbers["judged_as"] == "trained"
+
+
 def _learnt(strength: float) -> Bigram:
     """A table that knows that 0 follows three times in four, times `strength`."""
     model = _uniform(2)

@@ -235,7 +235,7 @@ def test_layers_in_a_plain_list_are_found_through_the_loss() -> None:
     """model.parameters() lists neither the weight (8, 8) nor the bias (8,)."""
     result = check(adamw(), Listed())
     assert (result.reason, result.status) == ("optimizer.unregistered_parameters", Status.FAIL)
-    assert "2 tensor(s)" in result.claim
+    assert "2 tensors" in result.claim
     assert "(8, 8)" in result.measured
 
 

@@ -142,7 +142,7 @@ def test_bigram_table_stops_at_the_floor_of_one_token(std: float) -> None:
     """A healthy design that cannot memorise: a warning that names its context."""
     result = check_overfit(Bigram(V, std=std), *text_like())
     assert (result.reason, result.status) == ("overfit.short_context", Status.WARN)
-    assert "the last 1 token(s)" in result.claim
+    assert "the last 1 token tells" in result.claim
 
 
 def test_no_mixing_over_time_is_told_as_one_token() -> None:

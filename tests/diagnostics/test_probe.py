@@ -314,3 +314,40 @@ def test_noise_of_a_healthy_model_is_nothing() -> None:
     asked = probe()
     with asked.model(exact=True) as model:
         assert asked.noise(model, asked.tokens(3, 6)) < 1e-12
+
+
+class Unsaid(nn.Module):
+    """Knows at most `block` positions and says so nowhere; id V - 1 is read, never predicted."""
+
+    def __init__(self, block: int, *, table: bool) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(9, 4)
+        self.positions = nn.Embedding(block, 4) if table else None
+        self.head = nn.Linear(4, 8)
+        self.limit = block
+
+    def forward(self, ids: Tensor) -> Tensor:
+        hidden = self.embed(ids)
+        if self.positions is not None:
+            hidden = hidden + self.positions(torch.arange(ids.shape[1]))
+        elif ids.shape[1] > self.limit:
+            raise ValueError("too long")
+        logits: Tensor = self.head(hidden)
+        return logits
+
+
+@pytest.mark.parametrize(("block", "table"), [(12, True), (100, True), (12, False)])
+def test_block_that_nothing_says_is_found_by_trying(block: int, table: bool) -> None:
+    """A table of positions proposes its length; without one, rows of up to 32 are tried."""
+    assert probe(Unsaid(block, table=table)).block_size == block
+
+
+def test_length_that_the_batch_needs_is_no_block() -> None:
+    """A model that raises on rows of its own batch has a fault, not a limit."""
+    ids = torch.zeros(2, 20, dtype=torch.long)
+    assert probe(Unsaid(12, table=False), batch=(ids, ids)).block_size is None
+
+
+def test_rows_that_are_only_read_are_not_in_the_vocabulary() -> None:
+    """Nine rows are embedded, eight are predicted: the ninth is padding or a start sign."""
+    assert probe(Unsaid(12, table=True)).vocab_size == 8

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from diagnostics import CheckFailedError, CheckResult, Report, Status
+from diagnostics._suite import _mark_consequences
 from diagnostics._text import say
 
 
@@ -70,6 +71,15 @@ def test_nothing_measured_is_not_passed() -> None:
     assert not report(result("shift", Status.SKIP)).passed
     assert report(result("shift", Status.SKIP), result("loss", Status.WARN)).passed
     assert not report(result("shift", Status.PASS), result("loss", Status.ERROR)).passed
+
+
+def test_fault_that_waits_for_another_device_comes_last() -> None:
+    """On the CPU a tensor made on the CPU harms nothing: what is wrong here and now comes first."""
+    device = result("shapes", Status.FAIL, reason="shapes.wrong_device")
+    mask = result("causal_independence", Status.FAIL)
+    assert report(device, mask).first_failure is mask
+    assert report(device).first_failure is device
+    assert [r.consequence_of for r in _mark_consequences([device, mask])] == [None, None]
 
 
 def test_first_failure_is_a_fail_that_is_no_consequence() -> None:

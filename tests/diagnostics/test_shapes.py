@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -171,6 +172,36 @@ def test_unreduced_loss(flat: bool) -> None:
     result = check_shapes(TinyGPT(V, loss_of=loss_of))
     assert (result.status, result.reason) == (Status.FAIL, "shapes.loss_not_scalar")
     assert 'reduction="none"' in result.causes[0]
+
+
+def test_nan_in_a_weight_is_left_to_forward_hooks() -> None:
+    """One bad row is hit by some sizes only, yet the size is not the cause."""
+    model = TinyGPT(V)
+    with torch.no_grad():
+        model.tokens.weight[0] = math.nan
+    report = diagnose(Pipeline(model), only=("shapes", "forward_hooks"))
+    assert report["shapes"].status is Status.SKIP
+    assert report.first_failure is not None
+    assert report.first_failure.reason == "forward_hooks.bad_weight"
+
+
+class StateKeeper(nn.Module):
+    """Returns (logits, hidden state), as an RNN does; the state has three axes, and is no loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(V, 8)
+        self.rnn = nn.GRU(8, 8, batch_first=True)
+        self.head = nn.Linear(8, V)
+
+    def forward(self, ids: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        hidden, state = self.rnn(self.embed(ids), state)
+        return self.head(hidden), state
+
+
+def test_hidden_state_is_not_a_loss() -> None:
+    """It comes without targets as well."""
+    assert check_shapes(StateKeeper()).reason == "shapes.ok"
 
 
 def test_loss_as_a_python_number() -> None:

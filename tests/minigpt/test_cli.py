@@ -1,13 +1,20 @@
 """Exit codes, and one line instead of a traceback."""
 
 import errno
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from minigpt._cli import CommandError, describe_error, run_command
+from minigpt._cli import (
+    CommandError,
+    Parser,
+    describe_error,
+    require_writable,
+    run_command,
+)
 
 
 @pytest.mark.parametrize(("value", "code"), [(None, 0), (0, 0), (1, 1)])
@@ -83,3 +90,61 @@ def test_closed_pipe_is_no_error() -> None:
 def test_error_without_words_gives_its_name() -> None:
     """Even an empty error says something."""
     assert describe_error(CommandError()) == "CommandError"
+
+
+def test_a_wrong_flag_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """No usage text before it: the line says what was wrong and where to look."""
+    with pytest.raises(SystemExit) as stop:
+        Parser(prog="python -m it").parse_args(["--nonsense"])
+    assert stop.value.code == 2
+    line = "error: unrecognized arguments: --nonsense; `python -m it --help` shows what fits\n"
+    assert capsys.readouterr().err == line
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+        RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+    ],
+)
+def test_too_little_memory_is_about_the_sizes(
+    error: Exception, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Numbers too large for the machine are input: code 2, one line, no traceback."""
+
+    def main() -> int:
+        raise error
+
+    assert run_command(main) == 2
+    assert capsys.readouterr().err.startswith("error: there is not enough memory")
+
+
+def test_an_interrupt_that_a_library_turned_into_another_error_stays_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """torch, while it loads, may swallow Ctrl-C and fail on what is half loaded."""
+
+    def main() -> int:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise AttributeError("module 'numpy' has no attribute 'intp'") from None
+        return 0
+
+    before = signal.getsignal(signal.SIGINT)
+    assert run_command(main) == 130
+    assert capsys.readouterr().err == "error: interrupted\n"
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_place_for_a_report_is_looked_at_before_the_work(tmp_path: Path) -> None:
+    """A folder, and a file in a folder that is not there, are refused; nothing is created."""
+    require_writable(None, "--json")
+    require_writable(tmp_path / "new.json", "--json")
+    with pytest.raises(CommandError, match="--json wants a file to write, got the folder"):
+        require_writable(tmp_path, "--json")
+    with pytest.raises(CommandError, match=r"nowhere.r\.json: there is no folder .*create it"):
+        require_writable(tmp_path / "nowhere" / "r.json", "--json")
+    assert list(tmp_path.iterdir()) == []

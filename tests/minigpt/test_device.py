@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from minigpt.device import describe_device, get_device
+from minigpt.device import describe_device, find_device, get_device
 
 
 @pytest.mark.parametrize(
@@ -32,3 +32,13 @@ def test_description_names_device_and_threads() -> None:
     assert describe_device("cpu").startswith("cpu (")
     assert f"{threads} thread" in describe_device(torch.device("cpu"))
     assert describe_device("meta") == "meta"
+
+
+def test_a_device_that_is_not_here_is_a_value_error() -> None:
+    """An unknown name and a device of another machine say so, with what to do."""
+    assert find_device("cpu") == torch.device("cpu")
+    with pytest.raises(ValueError, match="device nonsense cannot be used here: .*; try cpu"):
+        find_device("nonsense")
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="device cuda cannot be used here: .*; try cpu"):
+            find_device("cuda")

@@ -158,3 +158,27 @@ def test_card_reads_back(tmp_path: Path) -> None:
         (tmp_path / "meta.json").write_text(damaged, encoding="utf-8")
         with pytest.raises(ValueError, match=r"meta\.json is damaged .*minigpt\.prepare"):
             read_meta(tmp_path)
+
+
+class Call:
+    """Pickles as a call."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (print, ("executed",))
+
+
+@pytest.mark.parametrize("name", ["ids.pt", "ids.npy"])
+def test_ids_that_hold_code_are_refused_without_advice_to_run_them(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line without torch's and NumPy's hint to load the file unsafely; nothing runs."""
+    path = tmp_path / name
+    if name.endswith(".pt"):
+        torch.save(Call(), path)
+    else:
+        np.save(path, np.array([Call()], dtype=object), allow_pickle=True)
+    with pytest.raises(ValueError, match="nothing in it was executed") as caught:
+        load_ids(path)
+    assert "weights_only" not in str(caught.value)
+    assert "allow_pickle" not in str(caught.value)
+    assert "executed\n" not in capsys.readouterr().out

@@ -117,10 +117,17 @@ def test_bad_text_is_one_line_and_loses_nothing(
 
 def test_block_size_decides_what_is_too_short() -> None:
     """A text too short for blocks of 32 may do for blocks of 16; below 1 is refused."""
-    Path("short.txt").write_text("a" * 600, encoding="utf-8")
+    Path("short.txt").write_text("ab" * 300, encoding="utf-8")
     assert run("--text", "short.txt", "--block-size", "16") == 0
     with pytest.raises(SystemExit, match="2"):
         run("--block-size", "0")
+
+
+def test_a_text_of_one_character_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """With one character in the vocabulary there is nothing to predict: the loss is always 0."""
+    Path("one.txt").write_text("a" * 2000, encoding="utf-8")
+    assert run("--text", "one.txt") == 2
+    assert "two different characters or more, got 'a' only" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("failing_call", range(1, 6))
