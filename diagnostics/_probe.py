@@ -363,10 +363,18 @@ class Probe:
             return False  # on a GPU a wrong id would end the whole process
         ids = torch.full((2, min(4, self.probe_length)), token_id)
         try:
-            self._raw_call(self.pipeline.model, ids)
+            self._raw_call(self._trial_model, ids)
         except Exception:  # any: the model itself may raise
             return False
         return True
+
+    @cached_property
+    def _trial_model(self) -> nn.Module:
+        """A copy to try sizes on: a model may keep state from the first call that it gets."""
+        try:
+            return copy.deepcopy(self.pipeline.model)
+        except Exception:  # any: user classes may refuse in any way
+            return self.pipeline.model
 
     def _predicted_rows(self) -> int | None:
         """Rows of the token embedding, without those that are read only: padding, a start sign."""
@@ -375,7 +383,7 @@ class Probe:
             return None
         B, T = 2, min(3, self.probe_length)
         try:
-            found = self._raw_call(self.pipeline.model, torch.zeros(B, T, dtype=torch.long))
+            found = self._raw_call(self._trial_model, torch.zeros(B, T, dtype=torch.long))
         except Exception:  # any: the model itself may raise; `shapes` says where
             return rows
         widths = [t.shape[2] for t in found if t.ndim == 3 and t.shape[:2] == (B, T)]
@@ -409,7 +417,7 @@ class Probe:
         taken = []
         for T in lengths:
             try:
-                self._raw_call(self.pipeline.model, torch.zeros(1, T, dtype=torch.long))
+                self._raw_call(self._trial_model, torch.zeros(1, T, dtype=torch.long))
                 taken.append(True)
             except Exception:  # any: the model itself may raise
                 taken.append(False)
