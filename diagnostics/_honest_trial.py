@@ -23,7 +23,7 @@ ROWS, LENGTH = 8, 32
 # Rows are cut into pieces for the uniform source: in rows of 32 a GPT-2 initialisation without a
 # mask needs more than 130 steps to find the next token among all others, in rows of 8 only 30.
 PIECE = 8
-WORK_MAX = 6e11  # multiplications per source, about 10 seconds of one CPU core
+WORK_MAX = 3e11  # multiplications per source: about 8 seconds of one CPU core
 UNIFORM_V, CHAIN_V = 64, 16
 TAIL = 0.2  # of the steps, at the end, over which losses are averaged
 DATA_MIN = 2048  # tokens in the data that get_batch draws from

@@ -55,6 +55,8 @@ def find_patterns(model: nn.Module) -> list[str]:
         if min(matrix.shape) < PATTERN_SIZE_MIN or not bool(matrix.any()):
             continue
         corner = matrix[:CORNER, :CORNER].double().cpu()
+        if not bool(corner.isfinite().all()):
+            continue  # `forward_hooks` names it; a rank of NaN does not exist
         rank = int(torch.linalg.matrix_rank(corner, rtol=RANK_ROUNDING))
         if 0 < rank <= PATTERN_RANK_MAX:
             found.append(name)

@@ -496,7 +496,7 @@ def _embedding_rows(model: nn.Module, *, named_only: bool = False) -> int | None
 
 def _position_rows(model: nn.Module) -> list[int]:
     """Lengths that tables of absolute positions have; relative ones limit nothing."""
-    rows = []
+    rows: list[int] = []
     for name, parameter in model.named_parameters():
         if any(word in name for word in ("pos", "wpe")) and "rel" not in name:
             rows += parameter.shape[-2:-1]  # (T, C) or (1, T, C)

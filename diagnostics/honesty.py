@@ -17,7 +17,8 @@ How it is measured
 What it cannot see
     Bugs that make a model worse and not better, such as missing positions. A leak that needs more
     than these few steps to be learnt, or that opens beyond 32 tokens. Whatever your own loop
-    does. A model too slow to learn the chain in these steps is reported, not condemned.
+    does. A large model gets fewer
+    steps. One too slow to learn the chain in them is reported, not condemned.
 
 Break it
     python -m exercises.break_honesty

@@ -61,7 +61,7 @@ def check_shapes(
 
 
 def run(probe: Probe) -> CheckResult:
-    """Judge the sweep; logits that are NaN for another cause than the size go to `forward_hooks`."""
+    """Judge the sweep; NaN for another cause than the size is left to `forward_hooks`."""
     result = _check(probe)
     if result.reason != "shapes.not_finite":
         return result

@@ -46,14 +46,14 @@ def _run(options: argparse.Namespace) -> int:
 
 def _full_name(name: str) -> str:
     """Return break_shift for shift, break_shift and break_shift.py."""
-    full = f"break_{name.removeprefix('break_').removesuffix('.py')}"
-    if full not in NAMES:
-        close = difflib.get_close_matches(full, NAMES, n=1)
+    check = name.removeprefix("break_").removesuffix(".py")
+    if check not in CATALOG:
+        close = difflib.get_close_matches(check, CATALOG, n=1)
         meant = f"did you mean {close[0]}? " if close else ""
         raise CommandError(
             f"there is no exercise {name!r}; {meant}`python -m exercises --list` shows them all"
         )
-    return full
+    return f"break_{check}"
 
 
 def _run_all(names: list[str], jobs: int, json_path: str | None) -> int:

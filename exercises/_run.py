@@ -5,6 +5,7 @@ Plain ASCII, no colour, no prompt and no bar when the output is not a terminal.
 
 from __future__ import annotations
 
+import shutil
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,8 @@ from exercises._exercise import (
 from exercises._lab import Lab
 from minigpt._cli import Parser, run_command
 
-WIDTH = 88
+# Where the terminal is narrower, a longer line would break inside a word.
+WIDTH = max(40, min(88, shutil.get_terminal_size((88, 24)).columns))
 
 
 def run(exercise: Exercise) -> int:

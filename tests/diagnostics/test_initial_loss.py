@@ -255,6 +255,14 @@ def test_zero_identity_and_orthogonal_are_no_pattern() -> None:
     assert find_identical_layers(model) == []
 
 
+def test_nan_in_a_weight_is_no_pattern() -> None:
+    """NaN has no rank; the search goes on with the next matrix."""
+    model = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16))
+    nn.init.constant_(model[0].weight, math.nan)
+    nn.init.constant_(model[1].weight, 0.02)
+    assert find_patterns(model) == ["1.weight"]
+
+
 class Decaying(nn.Module):
     """A layer with the decays of a state-space model: one row, repeated, in every layer."""
 

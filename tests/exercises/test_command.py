@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ ROOT = Path(exercises.__file__).parents[1]
     ("arguments", "line"),
     [
         (["nonsense"], "error: there is no exercise 'nonsense'; `python -m exercises --list`"),
-        (["shfit"], "error: there is no exercise 'shfit'; did you mean break_shift? "),
+        (["shfit"], "error: there is no exercise 'shfit'; did you mean shift? "),
         (["shift", "--json", "nowhere/r.json"], "error: --json nowhere/r.json: there is no folder"),
     ],
 )
@@ -43,6 +44,20 @@ def test_an_exercise_answers_help_and_refuses_arguments() -> None:
     assert refused.returncode == 2
     assert refused.stderr.startswith("error: unrecognized arguments: --quick")
     assert refused.stderr.count("\n") == 1
+
+
+def test_prose_fits_a_narrow_terminal() -> None:
+    """At 60 columns the sentences are folded there; the default stays 88."""
+    code = (
+        "from exercises import _run; from exercises.break_shift import EXERCISE; "
+        "_run._say(EXERCISE.question + EXERCISE.lesson)"
+    )
+    for columns, limit in (("60", 60), ("200", 88)):
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=os.environ | {"COLUMNS": columns},
+            cwd=ROOT, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert limit - 15 < max(map(len, done.stdout.splitlines())) <= limit
 
 
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:

@@ -37,8 +37,8 @@ def test_description_names_device_and_threads() -> None:
 def test_a_device_that_is_not_here_is_a_value_error() -> None:
     """An unknown name and a device of another machine say so, with what to do."""
     assert find_device("cpu") == torch.device("cpu")
-    with pytest.raises(ValueError, match="device nonsense cannot be used here: .*; try cpu"):
+    with pytest.raises(ValueError, match=r"device nonsense cannot be used here: .*; try cpu"):
         find_device("nonsense")
     if not torch.cuda.is_available():
-        with pytest.raises(ValueError, match="device cuda cannot be used here: .*; try cpu"):
+        with pytest.raises(ValueError, match=r"device cuda cannot be used here: .*; try cpu"):
             find_device("cuda")
