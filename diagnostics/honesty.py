@@ -16,9 +16,9 @@ How it is measured
 
 What it cannot see
     Bugs that make a model worse and not better, such as missing positions. A leak that needs more
-    than these few steps to be learnt, or that opens beyond 32 tokens. Whatever your own loop
-    does. A large model gets fewer
-    steps. One too slow to learn the chain in them is reported, not condemned.
+    than these few steps to be learnt (a large model gets fewer), or that opens beyond 32 tokens.
+    Whatever your own loop does. A model that is too slow to learn the chain is reported, not
+    condemned.
 
 Break it
     python -m exercises.break_honesty
