@@ -56,13 +56,13 @@ class Bench:
 
 
 @contextmanager
-def bench(probe: Probe, *, train: bool = False) -> Iterator[Bench]:
+def bench(probe: Probe, *, train: bool = False, exact: bool = True) -> Iterator[Bench]:
     """Lend a jittered copy, in float64 where it can run in it, with every dropout silenced.
 
-    train: leave every module in train mode.
+    train: leave every module in train mode.    exact: False stays in the model's own precision.
     """
     with (
-        probe.model(train=train, exact=True, jitter=JITTER_STD) as model,
+        probe.model(train=train, exact=exact, jitter=JITTER_STD) as model,
         dropout_off(model),
     ):
         yield Bench(probe, model, _tolerance(probe, model))

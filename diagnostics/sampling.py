@@ -315,7 +315,6 @@ def _midway(logits: Tensor, counts: tuple[int, ...]) -> list[float]:
 _QUESTIONS: tuple[Callable[[Session], Iterator[CheckResult]], ...] = (
     _ask_plain,
     _ask_temperature,
-    _ask_zero,
     _ask_top_k,
     _ask_more_than_all,
     _ask_top_p,
@@ -323,6 +322,7 @@ _QUESTIONS: tuple[Callable[[Session], Iterator[CheckResult]], ...] = (
     _ask_ties,
     _ask_order,
     _ask_together,
+    _ask_zero,  # an edge: what is wrong at usual settings comes first
     _ask_closed,
     _ask_large,
     _ask_half,

@@ -25,7 +25,7 @@ def prove_all(names: list[str], jobs: int) -> list[tuple[str, Receipt]]:
         tempfile.TemporaryDirectory(prefix="exercises-") as folder,
         concurrent.futures.ProcessPoolExecutor(jobs, context, _set_up, (folder,)) as pool,
     ):
-        with _interrupts_ignored():  # the processes inherit it: only this one answers Ctrl-C
+        with _interrupts_held():  # the processes inherit it: only this one answers Ctrl-C
             whole = pool.submit(_prove_healthy)
             futures = {pool.submit(_prove_exercise, name): name for name in names}
         done = concurrent.futures.as_completed(futures)
@@ -43,12 +43,16 @@ def prove_all(names: list[str], jobs: int) -> list[tuple[str, Receipt]]:
 
 
 @contextmanager
-def _interrupts_ignored() -> Iterator[None]:
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _interrupts_held() -> Iterator[None]:
+    """Keep Ctrl-C waiting until the block ends; processes started inside never get one."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _set_up(folder: str) -> None:

@@ -134,6 +134,11 @@ def _interrupts_noted() -> Iterator[list[int]]:
 
     def note(number: int, frame: object) -> None:
         noted.append(number)
+        if any(map(_is_loading, ("numpy", "torch"))):
+            # A half-loaded library may swallow the exception and go on; nothing is lost yet.
+            _print_error("interrupted")
+            sys.stderr.flush()
+            os._exit(EXIT_INTERRUPTED)
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGINT, note)
@@ -141,6 +146,11 @@ def _interrupts_noted() -> Iterator[list[int]]:
         yield noted
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def _is_loading(name: str) -> bool:
+    specification = getattr(sys.modules.get(name), "__spec__", None)
+    return bool(getattr(specification, "_initializing", False))
 
 
 def _is_out_of_memory(error: Exception) -> bool:
