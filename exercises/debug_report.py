@@ -60,7 +60,7 @@ def _run(arguments: Sequence[str] | None) -> int:
                 lab.restore()
     _show(reports)
     write_text(path, json.dumps(reports, indent=2) + "\n")
-    print(f"\nwritten to {path}; which figure gives each bug away, and which bug moves none?")
+    print(f"\nwritten to {path}; which figure gives each bug away?")
     missing = [name for name in FIGURES if reports["healthy"].get(name) is None]
     if missing:
         print(f"[FAIL] not measured on the healthy pipeline: {', '.join(missing)}")
@@ -91,7 +91,7 @@ def _show(reports: dict[str, dict[str, Any]]) -> None:
 def _short(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
-    text = str(value)
+    text = "not measured" if value is None else str(value)
     return text if len(text) <= 44 else text[:41] + "..."
 
 

@@ -16,6 +16,17 @@ README = ROOT / "README.md"
 FOLDERS = ("minigpt", "diagnostics", "exercises", "tests", "data")
 
 
+def failing_report() -> str:
+    """What the first exercise's hardest bug looks like to the check that catches it."""
+    from diagnostics import diagnose
+    from exercises._lab import Lab
+    from exercises.break_shift import break_wrapped
+
+    with Lab() as lab:
+        report = diagnose(break_wrapped(lab), seed=lab.seed, only=["shift"])
+    return f"```\n{report['shift']}\n```"
+
+
 def catalogue_table() -> str:
     """One row per check: stage, name, question, family and exercise."""
     lines = [
@@ -46,7 +57,7 @@ def tree() -> str:
     return "\n".join(lines)
 
 
-SECTIONS = {"catalogue": catalogue_table, "tree": tree}
+SECTIONS = {"failure": failing_report, "catalogue": catalogue_table, "tree": tree}
 
 
 def render(text: str) -> str:
