@@ -243,7 +243,7 @@ def judge_manners(first: Call) -> Iterator[CheckResult]:
         yield result(
             Status.WARN,
             "reads_part",
-            say("the evaluation reads {share} of the ids it is given", share=first.share_read),
+            say("the evaluation reads {share:%} of the ids it is given", share=first.share_read),
             measured=say("{n} windows of {N} ids", n=len(first.windows), N=len(first.ids)),
             expected=say("all of them, or a part that was chosen on purpose"),
             causes=(

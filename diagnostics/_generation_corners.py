@@ -65,7 +65,8 @@ def _prompts_of_ids(trial: Trial) -> Iterator[Tensor]:
 
 def _judge_rows(trial: Trial) -> Iterator[CheckResult]:
     """Two rows, where generate takes them, are continued as each would be alone."""
-    prompts = trial.probe.tokens(2, 3, "rows")
+    T0 = min(3, trial.probe.probe_length)
+    prompts = trial.probe.tokens(2, T0, "rows")
     together = _logits_or_none(trial.probe, trial.model, prompts)
     if together is None or not torch.allclose(
         together[:1], trial.probe.logits(trial.model, prompts[:1]), rtol=1e-3, atol=1e-3
@@ -77,8 +78,8 @@ def _judge_rows(trial: Trial) -> Iterator[CheckResult]:
         return
     if (
         not isinstance(raw, Tensor)
-        or raw.shape != (2, 7)
-        or not torch.equal(raw[:, :3].to(prompts.device), prompts)
+        or raw.shape != (2, T0 + 4)
+        or not torch.equal(raw[:, :T0].to(prompts.device), prompts)
     ):
         return
     cases = [Case(p, 4, row.to(p.device)) for p, row in zip(prompts, raw, strict=True)]

@@ -145,7 +145,12 @@ class Probe:
 
     @cached_property
     def probe_length(self) -> int:
-        """T of structural probes: the block, but at most PROBE_LENGTH_MAX."""
+        """T of structural probes: the block, but at most PROBE_LENGTH_MAX.
+
+        Raises MissingPartError for a block of one token: nothing can leak, shift or be cut there.
+        """
+        if self.block_size == 1:
+            raise MissingPartError("block_size", why="a row of one token has no order to look at")
         return max(2, min(self.block_size or PROBE_LENGTH_MAX, PROBE_LENGTH_MAX))
 
     # ---- tokens and batches --------------------------------------------------------------

@@ -5,6 +5,7 @@ The headline stands at the end because that is where a terminal leaves the reade
 
 from __future__ import annotations
 
+import shutil
 import textwrap
 from collections import Counter
 
@@ -106,10 +107,15 @@ def _field(label: str, text: str) -> list[str]:
     return _wrap(prefix, text, len(prefix))
 
 
+def _columns() -> int:
+    """WIDTH, or less on a narrower terminal; COLUMNS says so where there is none."""
+    return max(40, min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns))
+
+
 def _wrap(prefix: str, text: str, hanging: int) -> list[str]:
     return textwrap.wrap(
         prefix + text,
-        WIDTH - 2,  # a report indents results by two
+        _columns() - 2,  # a report indents results by two
         subsequent_indent=" " * hanging,
         break_on_hyphens=False,
         break_long_words=False,

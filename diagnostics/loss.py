@@ -338,7 +338,8 @@ def _judge_gradient(probe: Probe, cases: list[Case], numbers: dict[str, object])
         status=Status.PASS,
         reason="loss.ok",
         claim=say(
-            "the reported loss is the mean cross-entropy in {count} batches (first {first} nats)",
+            "the reported loss is the mean cross-entropy in {count} batches "
+            "({first} nats in the first, with noise on the weights)",
             count=len(cases),
             first=cases[0].reported,
         ),

@@ -98,6 +98,8 @@ def run(probe: Probe) -> CheckResult:
     except Exception:  # any: a loader that cannot read foreign data is not at fault
         counted = None
     batch, data = counted or (probe.raw_batch, pipeline.train_ids)
+    if batch.inputs.shape[-1] == 1:
+        raise MissingPartError("block_size", why="a row of one token has no token after it")
     return check_shift(
         batch.inputs,
         batch.targets,

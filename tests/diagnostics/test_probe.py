@@ -74,12 +74,13 @@ def test_token_embedding_is_preferred_to_the_largest_table() -> None:
 
 @pytest.mark.parametrize("name", ["block_size", "n_positions", "max_position_embeddings", "n_ctx"])
 def test_block_size_is_read_under_any_usual_name(name: str) -> None:
-    """Structural probes are at most 32 long, at least 2."""
+    """Structural probes are at most 32 long; one token has no order to probe."""
     model = nn.Linear(2, 2)
     model.config = {name: 48}  # type: ignore[assignment]
     assert (probe(model).block_size, probe(model).probe_length) == (48, 32)
     model.config = {name: 1}  # type: ignore[assignment]
-    assert probe(model).probe_length == 2
+    with pytest.raises(MissingPartError, match="one token"):
+        _ = probe(model).probe_length
     assert probe(nn.Linear(2, 2)).block_size is None
     assert probe(nn.Linear(2, 2), block_size=6).probe_length == 6
 

@@ -179,3 +179,11 @@ def test_batch_is_left_alone() -> None:
     check_shift(inputs, targets)
     assert torch.equal(inputs, INPUTS)
     assert torch.equal(targets, TARGETS)
+
+
+def test_rows_of_one_token_are_not_measured() -> None:
+    """Nothing follows inside the row, and no crash is the check's answer to that."""
+    model = nn.Embedding(5, 5)
+    one = torch.zeros(4, 1, dtype=torch.long)
+    report = diagnose(Pipeline(model, batch=(one, one), block_size=1), only=["shift"])
+    assert report["shift"].reason == "shift.missing_part"

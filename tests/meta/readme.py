@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ FOLDERS = ("minigpt", "diagnostics", "exercises", "tests", "data")
 
 def failing_report() -> str:
     """What the first exercise's hardest bug looks like to the check that catches it."""
+    os.environ["COLUMNS"] = "88"  # whatever the terminal at hand
     from diagnostics import diagnose
     from exercises._lab import Lab
     from exercises.break_shift import break_wrapped
