@@ -213,7 +213,7 @@ def _passed(first: Call) -> CheckResult:
         Status.PASS,
         "ok",
         say(
-            "the value is the mean of {n} next tokens, {share:%} of the ids; nothing is left behind",
+            "the value is the mean over {n} next tokens, {share:%} of the ids; nothing else moved",
             n=len(scored_places(first.recorder)),
             share=first.share_read,
         ),

@@ -134,6 +134,7 @@ def _judge_presence(path: Path) -> CheckResult | None:
             Status.FAIL,
             "files.missing",
             say("there is no file at {path}", path=str(path)),
+            measured=say("no file"),
             expected=say("a file, seen from the folder where the command runs"),
             next_step=say("create it with {command}", command=command)
             if command

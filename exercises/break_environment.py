@@ -96,19 +96,19 @@ EXERCISE = Exercise(
             note="Every loss is right. What is missing shows at the first backward, far away.",
         ),
         Bug(
+            name="inference",
+            break_it=break_inference,
+            trips="environment",
+            reason="environment.inference_weights",
+            note="The forward pass works; the first backward says something about saving tensors.",
+        ),
+        Bug(
             name="hook",
             break_it=break_hook,
             trips="environment",
             reason="environment.hook_changes_output",
             level=2,
             note="Every logit stays the same bit for bit: only the gradient is cut.",
-        ),
-        Bug(
-            name="inference",
-            break_it=break_inference,
-            trips="environment",
-            reason="environment.inference_weights",
-            note="The forward pass works; the first backward says something about saving tensors.",
         ),
         Bug(
             name="half_state",

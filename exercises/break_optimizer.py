@@ -45,7 +45,7 @@ def break_left_out(lab: Lab) -> Pipeline:
         for name, parameter in model.named_parameters():
             if parameter.ndim >= 2:
                 matrices.append(parameter)
-            elif "norm" in name:  # BROKEN: was else:
+            elif "norm" in name:  # BROKEN: was elif parameter.ndim < 2:
                 vectors.append(parameter)
         groups: list[dict[str, Any]] = [
             {"params": matrices, "weight_decay": 0.1},

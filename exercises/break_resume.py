@@ -53,7 +53,8 @@ def break_rate_restarts(lab: Lab) -> Pipeline:
             group["lr"] = LEARNING_RATE  # BROKEN: was group["lr"] = float(group["lr"])
         return model, optimizer, step
 
-    return lab.pipeline(load_state=load_state)
+    # no schedule sets the rate anew at each step, so what the checkpoint says is what counts
+    return lab.pipeline(load_state=load_state, learning_rate=None)
 
 
 def break_optimizer_elsewhere(lab: Lab) -> Pipeline:

@@ -66,7 +66,7 @@ def test_the_healthy_pipeline_passes_every_check_and_skips_none(lab: Lab) -> Non
     assert report.passed
 
 
-@pytest.mark.parametrize(("exercise_name", "bug_name"), all_bugs())
+@pytest.mark.parametrize(("exercise_name", "bug_name"), list(all_bugs()))
 def test_the_bug_is_applied_executed_caught_for_its_reason_and_undone(
     exercise_name: str, bug_name: str, lab: Lab
 ) -> None:
@@ -81,7 +81,7 @@ def test_the_bug_is_applied_executed_caught_for_its_reason_and_undone(
     assert exit_code([receipt]) == 0
 
 
-@pytest.mark.parametrize(("exercise_name", "bug_name"), all_bugs())
+@pytest.mark.parametrize(("exercise_name", "bug_name"), list(all_bugs()))
 def test_healing_the_marked_line_turns_the_exercise_red(
     exercise_name: str, bug_name: str, lab: Lab, tmp_path: Path
 ) -> None:
