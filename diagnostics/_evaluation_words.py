@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from diagnostics._result import CheckResult, Status
+from diagnostics._result import CheckResult, Status, verdict
 from diagnostics._text import Text
 
 _WEIGH = "add up loss x tokens of each batch, and divide once by all tokens"
@@ -89,28 +89,6 @@ FORMULAS = {
 }
 
 
-def result(
-    status: Status,
-    reason: str,
-    claim: Text,
-    *,
-    measured: Text | str = "",
-    expected: Text | str = "",
-    where: Text | str = "",
-    causes: tuple[Text, ...] = (),
-    next_step: Text | str = "",
-    numbers: dict[str, Any] | None = None,
-) -> CheckResult:
-    """Return a result of this check."""
-    return CheckResult(
-        check="evaluation",
-        status=status,
-        reason=f"evaluation.{reason}",
-        claim=claim,
-        measured=measured,
-        expected=expected,
-        where=where,
-        causes=causes,
-        next_step=next_step,
-        numbers=numbers or {},
-    )
+def result(status: Status, word: str, claim: Text, **fields: Any) -> CheckResult:
+    """Return a verdict of this check; `word` is what its reason id ends with."""
+    return verdict(status, f"evaluation.{word}", claim, **fields)

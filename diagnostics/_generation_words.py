@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from diagnostics._greedy import Follower, Step
-from diagnostics._result import CheckResult, Status
+from diagnostics._result import CheckResult, Status, verdict
 from diagnostics._text import Text, say
 
 _CROP = "feed ids[:, -block_size:] and take logits[:, -1]"
@@ -198,28 +198,6 @@ def format_fault(raw: Any, text: Tensor | None, prompt: Tensor, count: int) -> C
     return None
 
 
-def result(
-    status: Status,
-    reason: str,
-    claim: Text,
-    *,
-    measured: Text | str = "",
-    expected: Text | str = "",
-    where: Text | str = "",
-    causes: tuple[Text, ...] = (),
-    next_step: Text | str = "",
-    numbers: dict[str, Any] | None = None,
-) -> CheckResult:
-    """Return a result of this check."""
-    return CheckResult(
-        check="generation",
-        status=status,
-        reason=f"generation.{reason}",
-        claim=claim,
-        measured=measured,
-        expected=expected,
-        where=where,
-        causes=causes,
-        next_step=next_step,
-        numbers=numbers or {},
-    )
+def result(status: Status, word: str, claim: Text, **fields: Any) -> CheckResult:
+    """Return a verdict of this check; `word` is what its reason id ends with."""
+    return verdict(status, f"generation.{word}", claim, **fields)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from diagnostics._guard import same_bytes
 from diagnostics._probe import Probe
-from diagnostics._result import CheckResult, Status
+from diagnostics._result import CheckResult, Status, verdict
 from diagnostics._resume_trial import RATE_FACTOR, STEPS_BEFORE, Trip
 from diagnostics._state import fitting_change, some
 from diagnostics._text import Text, say
@@ -340,27 +340,6 @@ def _listed(losses: list[float]) -> str:
     return ", ".join(f"{loss:.4f}" for loss in losses)
 
 
-def result(
-    status: Status,
-    reason: str,
-    claim: Text,
-    *,
-    measured: Text | str = "",
-    expected: Text | str = "",
-    where: Text | str = "",
-    causes: tuple[Text, ...] = (),
-    next_step: Text | str = "",
-    numbers: dict[str, Any] | None = None,
-) -> CheckResult:
-    return CheckResult(
-        check="resume",
-        status=status,
-        reason=f"resume.{reason}",
-        claim=claim,
-        measured=measured,
-        expected=expected,
-        where=where,
-        causes=causes,
-        next_step=next_step,
-        numbers=numbers or {},
-    )
+def result(status: Status, word: str, claim: Text, **fields: Any) -> CheckResult:
+    """Return a verdict of this check; `word` is what its reason id ends with."""
+    return verdict(status, f"resume.{word}", claim, **fields)

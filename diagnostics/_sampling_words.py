@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from diagnostics._result import CheckResult, Status
+from diagnostics._result import CheckResult, Status, verdict
 from diagnostics._text import Text
 
 _DIVIDE = "softmax(logits / temperature), before any filter"
@@ -198,28 +198,6 @@ MISTAKES = {
 }
 
 
-def result(
-    status: Status,
-    reason: str,
-    claim: Text,
-    *,
-    measured: Text | str = "",
-    expected: Text | str = "",
-    where: Text | str = "",
-    causes: tuple[Text, ...] = (),
-    next_step: Text | str = "",
-    numbers: dict[str, Any] | None = None,
-) -> CheckResult:
-    """Return a result of this check."""
-    return CheckResult(
-        check="sampling",
-        status=status,
-        reason=f"sampling.{reason}",
-        claim=claim,
-        measured=measured,
-        expected=expected,
-        where=where,
-        causes=causes,
-        next_step=next_step,
-        numbers=numbers or {},
-    )
+def result(status: Status, word: str, claim: Text, **fields: Any) -> CheckResult:
+    """Return a verdict of this check; `word` is what its reason id ends with."""
+    return verdict(status, f"sampling.{word}", claim, **fields)

@@ -116,14 +116,14 @@ def measure_influence(
 
 def _check(probe: Probe, tokens: Tensor | None) -> CheckResult:
     parameters = sum(p.numel() for p in probe.pipeline.model.parameters())
+    if tokens is None and probe.block_size == 1:
+        return _one_token()
     if tokens is not None:
         T = tokens.shape[1]
     else:
         affordable = int(WORK_MAX / (COPIES_MIN * max(1, parameters)))
         T = min(probe.block_size or probe.probe_length, max(affordable, probe.probe_length))
     row = tokens[0].to(probe.device) if tokens is not None else probe.tokens(1, T, "causal")[0]
-    if T < 2:
-        return _one_token()
     copies = max(COPIES_MIN, int(WORK_MAX / (T * max(1, parameters))))
     replaced = _positions_to_replace(T, copies - 1)
     results: list[CheckResult] = []
