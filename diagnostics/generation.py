@@ -15,6 +15,8 @@ How it is measured
     id of a small vocabulary; train mode; and weights, modes and random states before and after.
 
 What it cannot see
+    How much context a generator means to keep, where the model states no limit: one that crops
+    a recurrent model's context on purpose can fail here; give Pipeline block_size.
     Sampling: only the greedy path is followed; see `sampling`. The quality of the text. Streaming
     or decoding to characters. Stop ids that the model never chooses. Positions of a rotary cache
     beyond the block, where dropping old keys is a design of its own: it is a warning.
