@@ -7,9 +7,10 @@ itself, 130 interrupted. `--list`, `--explain` and `--help` do not wait for torc
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from minigpt._cli import CommandError, Parser, require_writable, run_command
 from minigpt._files import write_text
@@ -21,8 +22,6 @@ DEFAULT_CHECKPOINTS = ("checkpoints/mini_gpt_best.safetensors", "checkpoints/min
 DEFAULT_TOKENIZER = "tokenizer/char_tokenizer.json"
 DEFAULT_TRAIN_IDS = ("data/encoded/train_ids.npy", "data/encoded/train_ids.pt")
 DEFAULT_VAL_IDS = ("data/encoded/val_ids.npy", "data/encoded/val_ids.pt")
-BATCH_SIZE = 8
-LEARNING_RATE = 1e-3  # of the fresh optimizer that the optimizer check steps once
 
 # The tests that a person would run by hand, and the checks that run them here.
 CLASSIC_TESTS = {
@@ -55,7 +54,7 @@ def _run(options: argparse.Namespace) -> int:
             print(explain(options.explain))
             return 0
         skip = [*options.skip, *(["overfit"] if options.skip_overfit else [])]
-        names = select(options.only, skip)
+        names = select(options.only, skip, fast=options.fast)
     except ValueError as error:
         raise CommandError(str(error)) from error
     if not names:
@@ -67,6 +66,8 @@ def _run(options: argparse.Namespace) -> int:
         return 0
     require_writable(options.json, "--json")
     pipeline = _target_pipeline(options.target) if options.target else _minigpt_pipeline(options)
+    if options.self_test:
+        return _self_test(pipeline, options, skip)
     report = _diagnose(pipeline, options, skip)
     print(report)
     if not options.target:
@@ -77,21 +78,42 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _diagnose(pipeline: Pipeline, options: argparse.Namespace, skip: list[str]) -> Report:
-    from tqdm import tqdm
-
     from diagnostics import diagnose
 
+    with _progress() as progress:
+        return diagnose(pipeline, progress=progress, **_how(options, skip))
+
+
+def _self_test(pipeline: Pipeline, options: argparse.Namespace, skip: list[str]) -> int:
+    """Say which bugs would be found; 2 when none could be put in, 3 when a check broke itself."""
+    from diagnostics import self_test
+
+    with _progress() as progress:
+        found = self_test(pipeline, progress=progress, **_how(options, skip))
+    print(found)
+    if options.json:
+        write_text(options.json, found.to_json())
+    if found.passed:
+        return 0
+    return 3 if found.errors else 1 if found.injected else 2
+
+
+def _how(options: argparse.Namespace, skip: list[str]) -> dict[str, Any]:
+    return {
+        "seed": options.seed,
+        "only": options.only,
+        "skip": skip,
+        "overfit_steps": options.overfit_steps,
+        "fast": options.fast,
+    }
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, int, int], None]]:
+    from tqdm import tqdm
+
     with tqdm(disable=None, leave=False, bar_format="{desc}") as bar:  # silent without a terminal
-        return diagnose(
-            pipeline,
-            seed=options.seed,
-            only=options.only,
-            skip=skip,
-            overfit_steps=options.overfit_steps,
-            progress=lambda name, index, total: bar.set_description_str(
-                f"[{index + 1}/{total}] {name}"
-            ),
-        )
+        yield lambda name, index, total: bar.set_description_str(f"[{index + 1}/{total}] {name}")
 
 
 def _target_pipeline(target: str) -> Pipeline:
@@ -113,19 +135,10 @@ def _target_pipeline(target: str) -> Pipeline:
 def _minigpt_pipeline(options: argparse.Namespace) -> Pipeline:
     """Describe a trained Mini-GPT: its checkpoint, its tokenizer and the ids it was trained on."""
     from diagnostics import Pipeline
-    from minigpt import (
-        CharTokenizer,
-        MiniGPT,
-        MiniGPTConfig,
-        generate,
-        get_batch,
-        load_checkpoint,
-        make_optimizer,
-        save_checkpoint,
-    )
+    from minigpt import CharTokenizer, load_checkpoint
+    from minigpt._parts import describe_run
+    from minigpt._training_state import TrainSettings
     from minigpt.encoded import load_ids
-    from minigpt.evaluate import evaluate
-    from minigpt.sampling import next_token_probabilities
 
     checkpoint_path = _existing(
         options.checkpoint, DEFAULT_CHECKPOINTS, "checkpoint", "python -m minigpt.train"
@@ -153,24 +166,16 @@ def _minigpt_pipeline(options: argparse.Namespace) -> Pipeline:
             f"{train_path} holds {len(train_ids)} ids, the model's block needs at least "
             f"{config.block_size + 1}; give a longer text to python -m minigpt.prepare"
         )
-    debug_config = MiniGPTConfig.debug(config.vocab_size, block_size=config.block_size)
+    stored = (checkpoint.trainer_state or {}).get("settings", {})
+    try:
+        settings = TrainSettings(**stored)
+    except (TypeError, ValueError) as error:
+        raise CommandError(f"{checkpoint_path}: its settings cannot be read: {error}") from error
     return Pipeline(
         checkpoint.model,
-        make_model=lambda: MiniGPT(debug_config),
         files=[checkpoint_path, tokenizer_path, train_path, *([val_path] if val_path else [])],
-        vocab_size=config.vocab_size,
-        block_size=config.block_size,
-        tokenizer=tokenizer,
-        train_ids=train_ids,
-        val_ids=val_ids,
-        get_batch=lambda data: get_batch(data, BATCH_SIZE, config.block_size),
-        make_optimizer=lambda model: make_optimizer(model, learning_rate=LEARNING_RATE),
-        evaluate=evaluate,  # type: ignore[arg-type]
-        generate=lambda model, ids, n: generate(model, ids, n, greedy=True),  # type: ignore[arg-type]
-        next_token_probabilities=next_token_probabilities,
-        save=lambda model, path: save_checkpoint(path, model, tokenizer),
-        load=lambda path: load_checkpoint(path).model,
         fresh=checkpoint.step == 0,
+        **describe_run(config, tokenizer, train_ids, val_ids, settings),
     )
 
 
@@ -230,6 +235,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         default=[],
         help="leave these checks or stages out",
     )
+    how.add_argument(
+        "--fast", action="store_true", help="leave out the checks that train for many steps"
+    )
     how.add_argument("--skip-overfit", action="store_true", help="the same as --skip overfit")
     how.add_argument(
         "--overfit-steps",
@@ -237,6 +245,11 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         type=_positive,
         default=300,
         help="at most so many steps to memorise one batch (300)",
+    )
+    how.add_argument(
+        "--self-test",
+        action="store_true",
+        help="put known bugs into copies of the pipeline, and show which of them would be found",
     )
     how.add_argument("--seed", metavar="N", type=_seed, default=42, help="fixes every draw (42)")
     out = parser.add_argument_group("what to show")

@@ -17,7 +17,7 @@ from diagnostics._guard import seed_everything, untouched
 from diagnostics._pipeline import Pipeline
 from diagnostics._probe import MissingPartError, Probe
 from diagnostics._report import LATENT, Report
-from diagnostics._result import CheckResult, Status
+from diagnostics._result import CheckFailedError, CheckResult, Status
 from diagnostics._text import say
 from diagnostics._trace import user_frame
 
@@ -29,6 +29,7 @@ def diagnose(
     only: Iterable[str] | None = None,
     skip: Iterable[str] = (),
     overfit_steps: int = 300,
+    fast: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Report:
     """Check a pipeline and return the report. The user's objects come back untouched.
@@ -36,12 +37,13 @@ def diagnose(
     seed: fixes every random choice; the same seed gives the same report on the same machine.
     only, skip: names of checks or stages.
     overfit_steps: upper bound of the steps with which one batch is memorised.
+    fast: leave out the checks that train for many steps, unless `only` asks for them.
     progress: called as (check, index, total) before each check.
     Raises ValueError for an unknown name, TypeError for something that is not a Pipeline.
     """
     if not isinstance(pipeline, Pipeline):
         raise TypeError(f"diagnose wants a Pipeline, got {type(pipeline).__name__}")
-    names = select(only, skip)
+    names = select(only, skip, fast=fast)
     probe = Probe(pipeline, seed=seed, overfit_steps=overfit_steps)
     results: list[CheckResult] = []
     with probe.entry.set_aside(), untouched([pipeline.model], _tensors_of(pipeline)):
@@ -57,6 +59,19 @@ def diagnose(
         environment=measure_environment(),
         notes=tuple(probe.notes),
     )
+
+
+def require_healthy(pipeline: Pipeline, **how: Any) -> Report:
+    """Return the report when nothing fails; raise CheckFailedError with its text otherwise.
+
+    For a training script, before its first step, or for a test. A check that warns passes; one
+    that lacks a part is skipped and stops nothing, but a report that measured nothing does.
+    how: what `diagnose` takes, such as seed, only, skip or fast.
+    """
+    report = diagnose(pipeline, **how)
+    if not report.passed:
+        raise CheckFailedError(str(report))
+    return report
 
 
 def _run_check(name: str, probe: Probe) -> CheckResult:

@@ -41,6 +41,10 @@ class CommandError(Exception):
     """The command cannot go on with what it was given; the message says what to do about it."""
 
 
+class CheckFailedError(Exception):
+    """A check said no; the message says which, and what was not done because of it."""
+
+
 class Parser(argparse.ArgumentParser):
     """Answers a wrong flag with one line; argparse would put the whole usage before it."""
 
@@ -70,9 +74,9 @@ def require_writable(path: str | os.PathLike[str] | None, flag: str) -> None:
 def run_command(main: Callable[[], int | None]) -> int:
     """Run `main` and return its exit code, turning what went wrong into one `error:` line.
 
-    `CommandError`, `OSError` and too little memory are about the input or the machine and give 2;
-    Ctrl-C gives 130; anything else is a fault of ours: it keeps its traceback, to be reported, and
-    gives 3.
+    `CheckFailedError` gives 1; `CommandError`, `OSError` and too little memory are about the input
+    or the machine and give 2; Ctrl-C gives 130; anything else is a fault of ours: it keeps its
+    traceback, to be reported, and gives 3.
     `SystemExit` (argparse) passes through.
     """
     with _interrupts_noted() as interrupts:
@@ -97,6 +101,9 @@ def _run(main: Callable[[], int | None], interrupts: list[int]) -> int:
     except CommandError as error:
         _print_error(describe_error(error))
         return EXIT_USAGE
+    except CheckFailedError as error:
+        _print_error(describe_error(error))
+        return EXIT_CHECK_FAILED
     except Exception as error:
         if interrupts:  # it came while a library was loading, which made another error of it
             _print_error("interrupted")

@@ -36,11 +36,12 @@ from minigpt._training_state import (
 from minigpt.batches import get_batch
 from minigpt.checkpoint import Checkpoint, save_checkpoint
 from minigpt.evaluate import evaluate, window_count
-from minigpt.model import IGNORE_INDEX, MiniGPT
+from minigpt.model import MiniGPT
 from minigpt.optimizer import make_optimizer
 from minigpt.schedule import learning_rate_at
 from minigpt.seed import random_states, restore_random_states
 from minigpt.tokenizer import CharTokenizer
+from minigpt.update import Update, update_weights
 
 __all__ = ["NonFiniteError", "SaveError", "StepReport", "TrainSettings", "TrainState", "Trainer"]
 
@@ -74,7 +75,6 @@ class Trainer:
         self.corpus_fingerprint = corpus_fingerprint
         self.on_step, self.should_stop = on_step, should_stop
         self.device = next(model.parameters()).device
-        self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.optimizer = make_optimizer(
             model,
             learning_rate=settings.learning_rate,
@@ -159,51 +159,25 @@ class Trainer:
         )
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        self.optimizer.zero_grad(set_to_none=True)
-        loss = self._accumulate_gradients()
-        gradients = [p.grad for p in self.parameters if p.grad is not None]
-        norm = torch.stack(torch._foreach_norm(gradients)).norm()  # as in torch's clip_grad_norm_
-        # The only synchronisation of a step: both numbers travel together.
-        train_loss, grad_norm = torch.stack([loss, norm.float()]).tolist()
-        if not (math.isfinite(train_loss) and math.isfinite(grad_norm)):
-            raise self._non_finite(train_loss, grad_norm, rate)
-        clipped = 0 < settings.clip_norm < grad_norm
-        if clipped:
-            torch._foreach_mul_(gradients, settings.clip_norm / grad_norm)
-        self.optimizer.step()
+        update = update_weights(
+            self.model,
+            self.optimizer,
+            [self._batch(part) for part in range(settings.accumulation_steps)],
+            clip_norm=settings.clip_norm,
+            precision=self._precision,
+        )
+        if not update.made:
+            raise self._non_finite(update, rate)
         state.step += 1
-        state.clipped_steps += clipped
+        state.clipped_steps += update.clipped
         self._tokens += settings.batch_size * settings.accumulation_steps * self._block_size
         return StepReport(
             step=state.step,
-            train_loss=train_loss,
+            train_loss=update.loss,
             learning_rate=rate,
-            grad_norm=grad_norm,
-            clipped=clipped,
+            grad_norm=update.grad_norm,
+            clipped=update.clipped,
         )
-
-    def _accumulate_gradients(self) -> Tensor:
-        """Run forward and backward over all batches of one update; return their mean loss.
-
-        The mean is over tokens. Dividing each batch's loss by the number of batches would give a
-        batch with few scored tokens the weight of a full one.
-        """
-        batches = [self._batch(part) for part in range(self.settings.accumulation_steps)]
-        if len(batches) == 1:
-            with self._precision():
-                _, loss = self.model(*batches[0])
-            loss.backward()
-            return loss.detach().float()
-        counts = [(targets != IGNORE_INDEX).sum() for _, targets in batches]
-        total = torch.stack(counts).sum()
-        loss_mean = torch.zeros((), device=self.device)
-        for (inputs, targets), count in zip(batches, counts, strict=True):
-            with self._precision():
-                _, loss = self.model(inputs, targets)
-            share = loss.float() * (count / total)
-            share.backward()
-            loss_mean += share.detach()
-        return loss_mean
 
     def _batch(self, part: int) -> tuple[Tensor, Tensor]:
         """Return (inputs, targets), (B, T) each: batch number `part` of the coming update."""
@@ -249,7 +223,7 @@ class Trainer:
         else:
             state.evaluations_without_gain += 1
 
-    def _non_finite(self, loss: float, grad_norm: float, rate: float) -> NonFiniteError:
+    def _non_finite(self, update: Update, rate: float) -> NonFiniteError:
         bad = next(
             (
                 f", first in {name}"
@@ -259,9 +233,10 @@ class Trainer:
             "",
         )
         return NonFiniteError(
-            f"update {self.state.step + 1} got loss {loss:g} and gradient norm {grad_norm:g}{bad}, "
-            f"at learning rate {rate:g}; it was not made. Last finite step: {self.state.step}. "
-            f"{self._where_to_go_on()} Then try a lower learning rate or a longer warm-up"
+            f"update {self.state.step + 1} got loss {update.loss:g} and gradient norm "
+            f"{update.grad_norm:g}{bad}, at learning rate {rate:g}; it was not made. "
+            f"Last finite step: {self.state.step}. {self._where_to_go_on()} "
+            "Then try a lower learning rate or a longer warm-up"
         )
 
     def _where_to_go_on(self) -> str:

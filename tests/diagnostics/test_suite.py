@@ -10,8 +10,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from diagnostics import CheckResult, Pipeline, Status, diagnose
-from diagnostics._catalog import CATALOG
+from diagnostics import (
+    CheckFailedError,
+    CheckResult,
+    Pipeline,
+    Status,
+    diagnose,
+    require_healthy,
+)
+from diagnostics._catalog import CATALOG, select
 from diagnostics._probe import MissingPartError
 from diagnostics._suite import _mark_consequences, skipped
 from tests.diagnostics.test_report import result
@@ -218,3 +225,30 @@ def test_a_model_that_cannot_run_gives_errors_not_a_crash() -> None:
     assert not report.passed
     assert all(r.failed for r in report.results)
     assert any("no forward" in r.claim for r in report.results)
+
+
+def test_fast_leaves_out_what_learns_unless_it_is_asked_for() -> None:
+    learning = {name for name, row in CATALOG.items() if row.learns}
+    assert learning == {"overfit", "honesty"}
+    assert set(select(fast=True)) == set(CATALOG) - learning
+    assert select(["overfit"], fast=True) == ["overfit"]
+    assert select(["overfit", "shift"], ["overfit"], fast=True) == ["shift"]
+    ran = [
+        r.check
+        for r in diagnose(pipeline(), skip=set(CATALOG) - {"shift", "overfit"}, fast=True).results
+    ]
+    assert ran == ["shift"]
+
+
+def test_require_healthy_returns_the_report_or_raises_with_its_text() -> None:
+    report = require_healthy(pipeline(), only=QUICK, seed=3)
+    assert (report.passed, report.seed) == (True, 3)
+    with pytest.raises(CheckFailedError, match="mend first: shift") as raised:
+        require_healthy(pipeline(get_batch=unshifted), only=QUICK)
+    assert "the targets equal the inputs" in str(raised.value)
+
+
+def test_require_healthy_is_not_satisfied_by_nothing_measured() -> None:
+    """Every check that was asked for lacks its part: that is no guarantee."""
+    with pytest.raises(CheckFailedError, match="not measured"):
+        require_healthy(Pipeline(TinyGPT()), only=["roundtrip", "sampling"])

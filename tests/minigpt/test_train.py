@@ -1,6 +1,7 @@
 """The command: what a person reads, exit codes, resuming, and bad input in one line."""
 
 import json
+import random
 import shutil
 import subprocess
 import sys
@@ -15,8 +16,10 @@ from minigpt._cli import run_command
 from minigpt.checkpoint import load_checkpoint
 from minigpt.evaluate import evaluate
 from minigpt.tokenizer import CharTokenizer
+from minigpt.train.__main__ import preflight
 
 TEXT = "the quick brown fox jumps over the lazy dog, and the dog sleeps on.\n" * 60
+VARIED = " ".join(random.Random(0).choices(TEXT.split(), k=1000))  # no passage stands in it twice
 SMALL = ["--block-size=8", "--embedding-dim=16", "--num-heads=2", "--num-layers=1"]
 SHORT = ["--max-steps=20", "--evaluate-every=6", "--log-every=4", "--batch-size=4"]
 
@@ -338,3 +341,52 @@ def test_help_does_not_wait_for_torch(command: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "0 False", done.stderr
+
+
+class TestPreflight:
+    """The command checks everything before its first step; `main` alone does not."""
+
+    @pytest.fixture(autouse=True)
+    def varied(self, place: Path) -> None:
+        """Work on a text that does not repeat itself: the checks would have something to say."""
+        (place / "text.txt").write_text(VARIED)
+        prepare.main(["--text", "text.txt"])
+
+    def test_one_line_and_the_same_training(
+        self, place: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """The checks cost no draw: with and without them the weights are the same, bit for bit."""
+        for folder, flags in (("checked", []), ("bare", ["--no-preflight"])):
+            arguments = [*SMALL, *SHORT, "--checkpoints", folder, *flags]
+            assert run_command(lambda: train.main(arguments, preflight=preflight)) == 0  # noqa: B023
+            said = [line for line in capsys.readouterr().out.splitlines() if "preflight" in line]
+            assert len(said) == (folder == "checked")
+        checked, bare = (weights(place / name / trainer.LAST_NAME) for name in ("checked", "bare"))
+        assert all(map(torch.equal, checked, bare))
+
+    def test_a_failed_check_stops_the_run_before_it_writes(
+        self, place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Targets two ahead train well; the command refuses, with exit code 1 and the reason."""
+
+        def two_ahead(data: torch.Tensor, B: int, T: int) -> tuple[torch.Tensor, torch.Tensor]:
+            rows = torch.randint(len(data) - T - 1, (B, 1)) + torch.arange(T)
+            return data[rows], data[rows + 2]
+
+        monkeypatch.setattr("minigpt._parts.get_batch", two_ahead)
+        code = run_command(lambda: train.main([*SMALL, *SHORT], preflight=preflight))
+        said = capsys.readouterr()
+        assert code == 1
+        assert "[FAIL] shift" in said.out
+        assert said.err.startswith("error: shift failed before the first step")
+        assert not (place / "checkpoints").exists()
+
+    def test_a_resumed_run_is_not_checked_again(
+        self, place: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """It was checked before its step 0, and its files have fingerprints."""
+        run_train("--stop-after=6")
+        capsys.readouterr()
+        arguments = [*SMALL, *SHORT, "--resume"]
+        assert run_command(lambda: train.main(arguments, preflight=preflight)) == 0
+        assert "preflight" not in capsys.readouterr().out

@@ -11,7 +11,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,6 @@ from minigpt._cli import (
     EXIT_OK,
     CommandError,
     Parser,
-    run_command,
 )
 from minigpt._training_state import LAST_NAME, NonFiniteError, TrainSettings
 
@@ -83,8 +82,15 @@ HELP = {
 }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Train as the arguments say; returns the exit code."""
+Preflight = Callable[["MiniGPT", "TrainData", TrainSettings], None]
+
+
+def main(arguments: Sequence[str] | None = None, *, preflight: Preflight | None = None) -> int:
+    """Train as the arguments say; returns the exit code.
+
+    preflight: looks at what is about to train, before step 0; CheckFailedError stops it. The
+        command in `__main__.py` hands it over, so that this module does not know the checks.
+    """
     options = _parse(arguments)
 
     from minigpt._train_data import load_train_data
@@ -99,6 +105,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         model, settings = checkpoint.model, _resumed_settings(options, checkpoint)
     data.require_usable(model.config)
+    if preflight is not None and checkpoint is None and not options.no_preflight:
+        preflight(model, data, settings)
     report = TrainReport(data, model, settings, options.checkpoints)
     with _signals_noted() as stop, report:
         try:
@@ -137,6 +145,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     resume_help = f"go on exactly where FILE, by default {LAST_NAME}, left off"
     add("--resume", nargs="?", type=Path, const=Path(), metavar="FILE", help=resume_help)
     add("--stop-after", type=int, metavar="N", help="pause the run after step N, to be resumed")
+    add("--no-preflight", action="store_true", help="train without checking everything first")
     paths = parser.add_argument_group("files").add_argument
     paths("--data", type=Path, default=Path("data/encoded"), metavar="FOLDER", help="encoded ids")
     paths("--tokenizer", type=Path, default=Path("tokenizer/char_tokenizer.json"), metavar="FILE")
@@ -274,7 +283,3 @@ def _signals_noted() -> Iterator[threading.Event]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-if __name__ == "__main__":
-    raise SystemExit(run_command(main))

@@ -1,0 +1,81 @@
+"""A Mini-GPT run, described part by part, under the names that the checks call them by.
+
+The parts are the very functions that train, evaluate, save and generate. This module knows
+nothing about the checks; a command hands its dictionary over to them.
+
+Shapes: B batch, T time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from minigpt._training_state import TrainSettings
+from minigpt.batches import get_batch
+from minigpt.checkpoint import load_checkpoint, save_checkpoint
+from minigpt.evaluate import evaluate
+from minigpt.generate import generate
+from minigpt.model import MiniGPT, MiniGPTConfig
+from minigpt.optimizer import make_optimizer
+from minigpt.sampling import next_token_probabilities
+from minigpt.schedule import learning_rate_at
+from minigpt.tokenizer import CharTokenizer
+from minigpt.update import update_weights
+
+
+def describe_run(
+    config: MiniGPTConfig,
+    tokenizer: CharTokenizer,
+    train_ids: Tensor,
+    val_ids: Tensor | None,
+    settings: TrainSettings,
+) -> dict[str, Any]:
+    """Return all parts of a run but its model: data, steps, schedule, files, text.
+
+    train_ids, val_ids: 1-D int64. Fresh models are of debug size, whatever the run's own is: what
+    is trained from scratch is to show in seconds whether the pipeline can learn at all.
+    """
+    debug_config = MiniGPTConfig.debug(config.vocab_size, block_size=config.block_size)
+
+    def accumulate(
+        model: nn.Module, optimizer: Optimizer, batches: Sequence[tuple[Tensor, Tensor]]
+    ) -> float:
+        model.train()
+        return update_weights(model, optimizer, batches, clip_norm=settings.clip_norm).loss
+
+    return {
+        "make_model": lambda: MiniGPT(debug_config),
+        "vocab_size": config.vocab_size,
+        "block_size": config.block_size,
+        "tokenizer": tokenizer,
+        "train_ids": train_ids,
+        "val_ids": val_ids,
+        "get_batch": lambda data: get_batch(data, settings.batch_size, config.block_size),
+        "make_optimizer": lambda model: make_optimizer(
+            model,
+            learning_rate=settings.learning_rate,
+            betas=(settings.beta1, settings.beta2),
+            weight_decay=settings.weight_decay,
+        ),
+        "train_step": lambda model, optimizer, inputs, targets: accumulate(
+            model, optimizer, [(inputs, targets)]
+        ),
+        "accumulate": accumulate,
+        "learning_rate": lambda step: learning_rate_at(
+            step,
+            peak=settings.learning_rate,
+            warmup_steps=settings.warmup_steps,
+            max_steps=settings.max_steps,
+            floor=settings.min_learning_rate,
+        ),
+        "max_steps": settings.max_steps,
+        "evaluate": evaluate,
+        "generate": lambda model, ids, count: generate(model, ids, count, greedy=True),
+        "next_token_probabilities": next_token_probabilities,
+        "save": lambda model, path: save_checkpoint(path, model, tokenizer),
+        "load": lambda path: load_checkpoint(path).model,
+    }

@@ -1,0 +1,49 @@
+"""`python -m minigpt.train`: the command, with everything checked before its first step.
+
+The one place here that knows the checks: what is about to train is described to them part by part.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from minigpt._cli import CheckFailedError, run_command
+from minigpt.train import main
+
+if TYPE_CHECKING:  # --help must not wait for torch
+    from minigpt._train_data import TrainData
+    from minigpt._training_state import TrainSettings
+    from minigpt.model import MiniGPT
+
+
+def preflight(model: MiniGPT, data: TrainData, settings: TrainSettings) -> None:
+    """Run the fast checks on what is about to train and print one line.
+
+    Raises CheckFailedError, after printing what to mend first, when one of them fails.
+    """
+    from diagnostics import Pipeline, diagnose
+    from minigpt._parts import describe_run
+
+    parts = describe_run(
+        model.config, data.tokenizer, data.train_ids, data.validation_ids, settings
+    )
+    report = diagnose(Pipeline(model, fresh=True, **parts), seed=settings.seed, fast=True)
+    passed = sum(result.passed for result in report.results)
+    print(f"preflight   {passed} checks passed in {report.seconds:.1f} s", flush=True)
+    for result in report.results:
+        if result.status in (
+            "warn",
+            "error",
+        ):  # an error is the check's own fault: it stops nothing
+            print(f"            [{result.status.upper()}] {result.check}: {result.claim}")
+    if report.failures:
+        first = next(result for result in report.failures if result.consequence_of is None)
+        print(f"\n{first}")
+        raise CheckFailedError(
+            f"{first.check} failed before the first step; nothing was trained. "
+            "Mend it, or give --no-preflight"
+        )
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_command(lambda: main(preflight=preflight)))
