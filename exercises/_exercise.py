@@ -3,7 +3,8 @@
 Each bug is one function `break_it(lab) -> Pipeline` that holds exactly one marked line,
 `broken code  # BROKEN: was healthy code`. A run shows that the healthy pipeline passes, that the
 marked line was executed, that the matching check fails for the declared reason and no check before
-it, and that the healthy pipeline passes again afterwards.
+it, and that the healthy pipeline passes again afterwards. A check that reads no part in which the
+bug can be is not run again: its result is the one on the healthy pipeline.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any
 
 from diagnostics import CheckResult, Pipeline, Report, diagnose
 from diagnostics._catalog import CATALOG
 from exercises._lab import Lab
+from exercises._reads import diagnose_watched
 from exercises._symptom import training_symptom
 
 MARK = "# BROKEN: was "
@@ -104,11 +106,13 @@ def prove(lab: Lab, bug: Bug) -> Receipt:
         return Receipt(
             bug=bug, line=None, problems=("the marked line is gone: the bug was healed",)
         )
-    if bug.trips not in lab.proven:
-        require_healthy(lab, bug.trips)
+    for check in _up_to(bug.trips):
+        if check not in lab.proven:
+            require_healthy(lab, check)
     try:
         with counted_executions(line) as count:
-            report = diagnose(bug.break_it(lab), seed=lab.seed, only=_up_to(bug.trips))
+            broken = bug.break_it(lab)
+            report = diagnose(broken, seed=lab.seed, only=_concerned(lab, bug, broken))
     finally:
         lab.restore()
     result = report[bug.trips]
@@ -124,12 +128,15 @@ def prove(lab: Lab, bug: Bug) -> Receipt:
 
 def require_healthy(lab: Lab, check: str | None = None) -> Report:
     """Run one check (None: every check) on the healthy pipeline; raise unless all pass."""
-    report = diagnose(lab.pipeline(), seed=lab.seed, only=None if check is None else [check])
-    unclean = [result for result in report.results if not result.passed]
-    if unclean:
-        raise HealthyPipelineError("the healthy pipeline does not pass:\n" + str(unclean[0]))
-    lab.proven.update(result.check for result in report.results)
-    return report
+    healthy = lab.pipeline()
+    results: list[CheckResult] = []
+    for name in CATALOG if check is None else [check]:
+        report, read = diagnose_watched(healthy, name, seed=lab.seed)
+        if not report.passed:
+            raise HealthyPipelineError(f"the healthy pipeline does not pass:\n{report.results[0]}")
+        lab.proven[name] = read
+        results += report.results
+    return replace(report, results=tuple(results))
 
 
 def find_marked_line(break_it: Callable[..., Any]) -> MarkedLine | None:
@@ -176,6 +183,16 @@ def counted_executions(line: MarkedLine) -> Iterator[list[int]]:
 def _up_to(check: str) -> list[str]:
     names = list(CATALOG)
     return names[: names.index(check) + 1]
+
+
+def _concerned(lab: Lab, bug: Bug, broken: Pipeline) -> list[str]:
+    """Return the bug's check, and those before it that read a part in which the bug can be."""
+    replaced = lab.replaced_parts(broken)
+    return [
+        name
+        for name in _up_to(bug.trips)
+        if name == bug.trips or replaced is None or lab.proven[name] & replaced
+    ]
 
 
 def _problems(bug: Bug, report: Report, executed: int) -> Iterator[str]:

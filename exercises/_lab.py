@@ -53,7 +53,9 @@ class Lab:
 
     def __init__(self, seed: int = SEED) -> None:
         self.seed = seed
-        self.proven: set[str] = set()  # checks that the healthy pipeline is known to pass
+        # check -> the parts that it read when the healthy pipeline passed it
+        self.proven: dict[str, frozenset[str]] = {}
+        self._described: tuple[Pipeline, frozenset[str]] | None = None  # the last one
         self._undo: list[Callable[[], object]] = []
         self.folder = Path(tempfile.mkdtemp(prefix="exercises-"))
         text = read_text(data_path("guide.txt"))[:TEXT_LENGTH]
@@ -139,12 +141,26 @@ class Lab:
             "batches_from": self.batches_from,
             "fresh": True,
         }
+        edited = {"model", "make_model", "load", "load_state"} if edit_model else set()
+        replaced = frozenset(edited | parts.keys())
         model = parts.pop("model", None)
         if model is None:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(self.seed)
                 model = healthy["make_model"]()
-        return Pipeline(model, **(healthy | parts))
+        described = Pipeline(model, **(healthy | parts))
+        self._described = (described, replaced)
+        return described
+
+    def replaced_parts(self, pipeline: Pipeline) -> frozenset[str] | None:
+        """Return the parts in which a pipeline differs from the healthy one; None: not known.
+
+        It is known for the last one described here, unless something outside of it was changed:
+        a file, or a switch of the process.
+        """
+        if self._undo or self._described is None or self._described[0] is not pipeline:
+            return None
+        return self._described[1] or None
 
     def get_batch(self, data: Tensor) -> tuple[Tensor, Tensor]:
         """Draw random windows (B, T) and the same windows one token later."""
