@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from diagnostics._pipeline import Pipeline
     from diagnostics._report import Report
     from diagnostics._result import CheckFailedError, CheckResult, Status
-    from diagnostics._suite import diagnose
+    from diagnostics._self_test import SelfTest, self_test
+    from diagnostics._suite import diagnose, require_healthy
     from diagnostics.accumulation import check_accumulation
     from diagnostics.batch_independence import check_batch_independence
     from diagnostics.batches import check_batches
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from diagnostics.schedule import check_schedule
     from diagnostics.shapes import check_shapes
     from diagnostics.shift import check_shift
+    from diagnostics.split import check_split
+    from diagnostics.text import check_text
     from diagnostics.training_step import check_training_step
 
 __all__ = [
@@ -54,6 +57,7 @@ __all__ = [
     "CheckResult",
     "Pipeline",
     "Report",
+    "SelfTest",
     "Status",
     "assert_finite_tensor",
     "check_accumulation",
@@ -85,9 +89,13 @@ __all__ = [
     "check_schedule",
     "check_shapes",
     "check_shift",
+    "check_split",
+    "check_text",
     "check_training_step",
     "diagnose",
     "explain",
+    "require_healthy",
+    "self_test",
 ]
 
 _HOMES = {
@@ -96,10 +104,13 @@ _HOMES = {
     "CheckResult": "_result",
     "Pipeline": "_pipeline",
     "Report": "_report",
+    "SelfTest": "_self_test",
     "Status": "_result",
     "assert_finite_tensor": "forward_hooks",
     "diagnose": "_suite",
     "explain": "_catalog",
+    "require_healthy": "_suite",
+    "self_test": "_self_test",
 }
 
 

@@ -109,6 +109,11 @@ class Adapter:
         )
 
 
+def find_logits(raw: Any) -> Tensor | None:
+    """Return the logits in what a model returned, as they are; None where there are none."""
+    return _find_logits_and_loss(raw)[0]
+
+
 def next_tokens(tokens: Tensor, labels: str) -> Tensor:
     """Return targets (B, T) for tokens: themselves, or moved by one with the first one last."""
     return tokens.clone() if labels == "same" else tokens.roll(-1, dims=1)

@@ -32,13 +32,17 @@ FAMILIES = ("correctness", "numerical", "optimisation", "evaluation")
 
 @dataclass(frozen=True)
 class Row:
-    """One check: its stage, its family of failure, and the later checks its failure explains."""
+    """One check: its stage, its family of failure, and the later checks its failure explains.
+
+    learns: it trains a model for many steps, so that `--fast` leaves it out.
+    """
 
     name: str
     stage: str
     family: str
     question: str
     explains: tuple[str, ...] = ()
+    learns: bool = False
 
     @property
     def path(self) -> Path:
@@ -60,28 +64,52 @@ _ROWS = (
         "files",
         "correctness",
         "Are the files that the pipeline reads there, whole and current?",
-        explains=("roundtrip", "fingerprint", "range"),
+        explains=("roundtrip", "fingerprint", "range", "text", "split"),
     ),
     Row(
         "roundtrip",
         "tokenizer",
         "correctness",
         "Does decode(encode(text)) give the text back, character by character?",
-        explains=("fingerprint", "range"),
+        explains=("fingerprint", "range", "text"),
     ),
     Row(
         "fingerprint",
         "tokenizer",
         "correctness",
         "Is this the very tokenizer that the checkpoint and the ids were made with?",
-        explains=("range", "initial_loss"),
+        explains=("range", "text", "initial_loss"),
     ),
     Row(
         "range",
         "ids",
         "correctness",
         "Is every token id a whole number from 0 to V - 1?",
-        explains=("batches", "shapes", "loss", "initial_loss", "gradients", "overfit", "honesty"),
+        explains=(
+            "text",
+            "split",
+            "batches",
+            "shapes",
+            "loss",
+            "initial_loss",
+            "gradients",
+            "overfit",
+            "honesty",
+        ),
+    ),
+    Row(
+        "text",
+        "ids",
+        "correctness",
+        "Do the ids decode to readable text, and to the text that they were made from?",
+        explains=("split",),
+    ),
+    Row(
+        "split",
+        "ids",
+        "evaluation",
+        "Is the validation text long enough, and text that is never trained on?",
+        explains=("batches", "evaluation"),
     ),
     Row(
         "shift",
@@ -284,12 +312,14 @@ _ROWS = (
         "overfit",
         "optimisation",
         "Can the model memorise one batch, down to the floor that the batch allows?",
+        learns=True,
     ),
     Row(
         "honesty",
         "overfit",
         "correctness",
         "Does the loss stay above the entropy of tokens that nobody can predict?",
+        learns=True,
     ),
 )
 
@@ -307,15 +337,20 @@ def explain(name: str) -> str:
     return "\n".join(_wrap_paragraphs(docstring.splitlines()))
 
 
-def select(only: Iterable[str] | None = None, skip: Iterable[str] = ()) -> list[str]:
+def select(
+    only: Iterable[str] | None = None, skip: Iterable[str] = (), *, fast: bool = False
+) -> list[str]:
     """Return the names to run, in the catalogue's order; both arguments take checks and stages.
 
-    A word that names both, such as `shapes`, means the check.
+    A word that names both, such as `shapes`, means the check. fast: without those that learn,
+    unless `only` asks for them.
 
     Raises ValueError for a name that is neither, with the closest ones.
     """
     wanted = None if only is None else _expand(only)
     unwanted = _expand(skip)
+    if fast and wanted is None:
+        unwanted |= {row.name for row in _ROWS if row.learns}
     return [name for name in CATALOG if (wanted is None or name in wanted) and name not in unwanted]
 
 

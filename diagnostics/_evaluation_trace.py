@@ -200,25 +200,52 @@ def _formulas(recorder: Recorder) -> Iterator[Formula]:
         yield Formula("", _mean(torch.cat(groups)))
     own = _own_losses(recorder)
     if own is not None:
-        yield Formula("", own[0])
+        yield Formula(_shift_of_losses(recorder), own[0])
     for groups in scorings:
         yield from _mistakes(groups, recorder)
     if own is not None:
-        yield Formula("mean_of_means", own[1])
+        yield Formula("evaluation.mean_of_means", own[1])
         for reason, value in _scales(own[0], own[2], len(recorder.losses)):
             yield Formula(reason, value)
     rows = recorder.rows
     if any(row.padded for row in rows):
-        yield Formula("padding_counted", _mean(torch.cat([row.inner for row in rows])))
-        yield Formula("padding_counted", _mean(torch.cat([row.inner[:-1] for row in rows])))
-    for reason, kept in (
-        ("not_shifted", [row.own for row in rows]),
-        ("not_shifted", [row.own[1:] for row in rows]),
-        ("shifted_twice", [row.skipped for row in rows]),
-        ("shifted_twice", [row.skipped[:-1] for row in rows]),
-        ("shifted_twice", [row.skipped[:-2] for row in rows]),
-    ):
+        for inside, cut in ((1, 0), (1, 1), (0, 0)):
+            nats = torch.cat([_with_one_pad(row, inside, cut) for row in rows])
+            yield Formula("evaluation.padding_counted", _mean(nats))
+        yield Formula("evaluation.padding_counted", _mean(torch.cat([row.inner for row in rows])))
+        yield Formula(
+            "evaluation.padding_counted", _mean(torch.cat([row.inner[:-1] for row in rows]))
+        )
+    for reason, kept in _other_shifts(rows):
         yield Formula(reason, _mean(torch.cat(kept)))
+
+
+def _other_shifts(rows: list[Row]) -> Iterator[tuple[str, list[Tensor]]]:
+    """Yield the nats of targets that are moved by 0 or by 2 places, row by row."""
+    yield "evaluation.not_shifted", [row.own for row in rows]
+    yield "evaluation.not_shifted", [row.own[1:] for row in rows]
+    yield "evaluation.shifted_twice", [row.skipped for row in rows]
+    yield "evaluation.shifted_twice", [row.skipped[:-1] for row in rows]
+    yield "evaluation.shifted_twice", [row.skipped[:-2] for row in rows]
+
+
+def _shift_of_losses(recorder: Recorder) -> str:
+    """Return the shift that explains the model's own loss in every call; "" for the right one.
+
+    A model that shifts inside, and is given targets that are shifted already, reports it so.
+    """
+    limit = RELATIVE_HALF if recorder.bytes_per_logit < 4 else RELATIVE
+    for reason, kept in _other_shifts(recorder.rows):
+        by_call: dict[int, list[Tensor]] = {}
+        for row, nats in zip(recorder.rows, kept, strict=True):
+            by_call.setdefault(row.call, []).append(nats)
+        means = {call: _mean(torch.cat(parts)) for call, parts in by_call.items()}
+        if all(
+            abs(means[call] - loss) <= limit * max(1.0, abs(loss))
+            for call, loss in recorder.losses.items()
+        ):
+            return reason
+    return ""
 
 
 def _scorings(recorder: Recorder) -> Iterator[list[Tensor]]:
@@ -246,36 +273,60 @@ def _mistakes(groups: list[Tensor], recorder: Recorder) -> Iterator[Formula]:
     mean, count, calls = _mean(every), len(every), len(groups)
     means = torch.stack([group.mean() for group in groups])
     if calls > 1:
-        yield Formula("mean_of_means", float(means.mean()))
-        yield Formula("last_batch_dropped", _mean(torch.cat(groups[:-1])))
-        yield Formula("last_batch_dropped", float(means[:-1].mean()))
-        yield Formula("first_batch_only", float(means[0]))
-        yield Formula("last_batch_only", float(means[-1]))
-        yield Formula("sum", float(means.sum()))
-        yield Formula("batches_miscounted", float(means.sum()) / (calls - 1))
-        yield Formula("batches_miscounted", float(means.sum()) / (calls + 1))
+        yield Formula("evaluation.mean_of_means", float(means.mean()))
+        yield Formula("evaluation.last_batch_dropped", _mean(torch.cat(groups[:-1])))
+        yield Formula("evaluation.last_batch_dropped", float(means[:-1].mean()))
+        yield Formula("evaluation.first_batch_only", float(means[0]))
+        yield Formula("evaluation.last_batch_only", float(means[-1]))
+        yield Formula("evaluation.sum", float(means.sum()))
+        yield Formula("evaluation.batches_miscounted", float(means.sum()) / (calls - 1))
+        yield Formula("evaluation.batches_miscounted", float(means.sum()) / (calls + 1))
     rows = [row.nats[row.nats.isfinite()] for row in recorder.rows]
-    yield Formula("mean_of_means", float(torch.stack([r.mean() for r in rows if len(r)]).mean()))
+    yield Formula(
+        "evaluation.mean_of_means", float(torch.stack([r.mean() for r in rows if len(r)]).mean())
+    )
     for reason, value in _scales(mean, count, calls):
         yield Formula(reason, value)
-    yield Formula("perplexity", float(every.exp().mean()))
-    yield Formula("perplexity", float(means.exp().mean()))
-    yield Formula("sum", count * mean / len(recorder.rows))
-    inputs = sum(len(row.nats) for row in recorder.rows)
+    yield Formula("evaluation.perplexity", float(every.exp().mean()))
+    yield Formula("evaluation.perplexity", float(means.exp().mean()))
+    yield Formula("evaluation.exp_inside_mean", math.log(float(every.exp().mean())))
+    yield Formula("evaluation.exp_inside_mean", math.log(float(means.exp().mean())))
+    yield Formula("evaluation.sum", count * mean / len(recorder.rows))
+    read: dict[int, int] = {}  # tokens by call
+    for row in recorder.rows:
+        read[row.call] = read.get(row.call, 0) + len(row.nats)
+    inputs = sum(read.values())
+    if inputs != count:
+        yield Formula("evaluation.length_off_by_one", mean * inputs / count)
+    if len(read) == calls:
+        weights = torch.tensor([*read.values()], dtype=torch.float64)
+        yield Formula("evaluation.length_off_by_one", float((means * weights).sum() / inputs))
     for other in (inputs, inputs - len(rows), inputs + len(rows), count - 1, count + 1):
         if other not in (0, count):
-            yield Formula("length_off_by_one", count * mean / other)
-    yield Formula("length_off_by_one", count * mean / len(recorder.ids))
+            yield Formula("evaluation.length_off_by_one", count * mean / other)
+    yield Formula("evaluation.length_off_by_one", count * mean / len(recorder.ids))
 
 
 def _scales(mean: float, count: int, calls: int) -> Iterator[tuple[str, float]]:
     """Yield what becomes of a mean that is scaled or transformed at the end."""
-    yield "perplexity", math.exp(min(mean, 700.0))
-    yield "bits", mean / math.log(2)
-    yield "sign", -mean
-    yield "sum", mean * count
-    yield "divided_again", mean / max(calls, 1) if calls > 1 else NAN
-    yield "divided_again", mean / count
+    yield "evaluation.perplexity", math.exp(min(mean, 700.0))
+    yield "evaluation.bits", mean / math.log(2)
+    yield "evaluation.sign", -mean
+    yield "evaluation.sum", mean * count
+    yield "evaluation.divided_again", mean / max(calls, 1) if calls > 1 else NAN
+    yield "evaluation.divided_again", mean / count
+
+
+def _with_one_pad(row: Row, inside: int, cut: int) -> Tensor:
+    """Return the nats of a row's text, and of one pad after it where the row is padded.
+
+    inside: 1 where the targets are the row's own next tokens, so that the last one is a pad.
+    cut: how many positions at the end of a full row are not scored.
+    """
+    if not row.padded:
+        return row.nats[: len(row.nats) - cut]
+    last = len(row.nats) - row.padded - inside
+    return torch.cat([row.nats[:last], row.inner[last : last + 1]])
 
 
 def _own_losses(recorder: Recorder) -> tuple[float, float, int] | None:

@@ -8,52 +8,51 @@ from collections.abc import Iterator
 import torch
 
 from diagnostics._evaluation_trace import Call, Recorder, fitting_formula, token_mean
-from diagnostics._evaluation_words import FORMULAS, result
+from diagnostics._evaluation_words import FORMULAS
 from diagnostics._probe import Probe
-from diagnostics._result import CheckResult, Status
+from diagnostics._result import CheckResult, Status, verdict
 from diagnostics._side_effects import is_reset
 from diagnostics._text import say
 from diagnostics.shift import locate
 
 REPEAT = 1e-6  # relative; the same windows give the same loss bit for bit on a CPU
+SAME_MEAN = 1e-4  # nats; two rows of random ids are further apart, unless the model says nothing
 READ_SHARE_MIN = 0.5  # dropping an unfinished batch of at most 64 windows still reads 97 %
 
 
 def judge_leftovers(first: Call, second: Call, trained: Call) -> Iterator[CheckResult]:
     """Weights, buffers, gradients and random states belong to the training run."""
-    for reason, what, found, cause in (
-        ("changes_weights", "weights", "weights", "an optimizer step is made while evaluating"),
+    for reason, what, cause in (
+        ("evaluation.changes_weights", "weights", "an optimizer step is made while evaluating"),
         (
-            "changes_buffers",
-            "buffers",
+            "evaluation.changes_buffers",
             "buffers",
             "running statistics are updated: batch norm in train mode, or counters of one's own",
         ),
         (
-            "changes_gradients",
-            "gradients",
+            "evaluation.changes_gradients",
             "gradients",
             "backward() or zero_grad() is called: it breaks a gradient that is being accumulated",
         ),
     ):
         for call in (first, trained):
-            names: list[str] = getattr(call.leftovers, found)
+            names: list[str] = getattr(call.leftovers, what)
             if names:
-                yield result(
+                yield verdict(
                     Status.FAIL,
                     reason,
                     say("evaluating changes {n} of the model's {what}", n=len(names), what=what),
                     measured=say("{name} differs after the call", name=names[0]),
                     expected=say("all {what} as they were, bit for bit", what=what),
-                    where=say("{n} tensors; first is {name}", n=len(names), name=names[0]),
+                    where=say("{n:tensor|tensors}; first is {name}", n=len(names), name=names[0]),
                     causes=(say(cause),),
                     next_step=say("evaluate under torch.no_grad() in eval mode, without stepping"),
                     numbers={"changed": names},
                 )
     if is_reset(first.random_after, second.random_after):
-        yield result(
+        yield verdict(
             Status.FAIL,
-            "resets_random_state",
+            "evaluation.resets_random_state",
             say("evaluating sets the global random state: training repeats itself afterwards"),
             measured=say("two calls under different seeds leave the same random state"),
             expected=say("different states, as before the calls"),
@@ -64,36 +63,48 @@ def judge_leftovers(first: Call, second: Call, trained: Call) -> Iterator[CheckR
         )
 
 
-def judge_modes(first: Call, trained: Call, drops: bool) -> Iterator[CheckResult]:
+def judge_modes(first: Call, second: Call, trained: Call, drops: bool) -> Iterator[CheckResult]:
     """A model in train mode is evaluated in eval mode, and gets its mode back."""
-    inside = sorted(trained.watch.training)
-    moved = abs(trained.value - first.value)
-    if first.watch.training or (inside and not moved <= REPEAT * max(1.0, abs(first.value))):
-        yield result(
+    switched = bool(first.watch.training)  # a model that came in eval mode was read in train mode
+    inside = sorted(trained.watch.training | first.watch.training)
+    # the same seed gives the same dropout: only another seed shows it where both modes have it
+    felt = not _agree(trained, first) or (switched and not _agree(second, first))
+    if inside and felt:
+        yield verdict(
             Status.FAIL,
-            "train_mode",
-            say("the model is evaluated in train mode, so that dropout falsifies the loss"),
+            "evaluation.train_mode",
+            say("the model is evaluated in train mode, which moves its loss, as dropout does"),
             measured=say(
-                "loss {trained} for a model in train mode, {first} in eval mode",
+                "loss {a}, then {b} under another seed, for a model that came in eval mode",
+                a=first.value,
+                b=second.value,
+            )
+            if switched
+            else say(
+                "loss {trained} for a model that came in train mode, {first} in eval mode",
                 trained=trained.value,
                 first=first.value,
             ),
             expected=say("the same loss, whatever mode the model came in"),
             where=say(
-                "{n} modules ran in train mode; first is {path}",
+                "{n:module|modules} ran in train mode; first is {path}",
                 n=len(inside),
-                path=(inside or sorted(first.watch.training))[0],
+                path=inside[0],
             ),
-            causes=(say("model.eval() is not called before the batches are read"),),
+            causes=(
+                say("model.train() is called before the batches are read, or for some of them")
+                if switched
+                else say("model.eval() is not called before the batches are read"),
+            ),
             next_step=say("call model.eval() first, and give the mode back afterwards"),
             numbers={"train_mode_loss": trained.value, "eval_mode_loss": first.value},
         )
     elif inside and drops:
-        yield result(
+        yield verdict(
             Status.WARN,
-            "eval_missing",
+            "evaluation.eval_missing",
             say("the model is evaluated in train mode, which changes nothing while dropout is 0"),
-            measured=say("{n} modules ran in train mode", n=len(inside)),
+            measured=say("{n:module|modules} ran in train mode", n=len(inside)),
             expected=say("eval mode, for the day that dropout is used"),
             next_step=say("call model.eval() first, and give the mode back afterwards"),
         )
@@ -104,42 +115,46 @@ def _judge_modes_left(first: Call, trained: Call) -> Iterator[CheckResult]:
     for status, reason, mode, paths, cause in (
         (
             Status.FAIL,
-            "left_in_eval",
+            "evaluation.left_in_eval",
             "eval",
             trained.leftovers.left_in_eval,
             "model.eval() is called and model.train() is not called at the end",
         ),
         (
             Status.WARN,
-            "left_in_train",
+            "evaluation.left_in_train",
             "train",
             first.leftovers.left_in_train,
             "model.train() at the end, also for a model that came in eval mode",
         ),
     ):
         if paths:
-            yield result(
+            yield verdict(
                 status,
                 reason,
                 say("evaluating leaves the model in {mode} mode", mode=mode),
-                measured=say("{n} modules changed their mode", n=len(paths)),
+                measured=say("{n:module|modules} changed mode", n=len(paths)),
                 expected=say("every module in the mode in which it came"),
-                where=say("{n} modules; first is {path}", n=len(paths), path=paths[0]),
+                where=say("first is {path}", path=paths[0]),
                 causes=(say(cause),),
                 next_step=say("note each module.training before, and write it back afterwards"),
             )
 
 
+def _agree(a: Call, b: Call) -> bool:
+    return abs(a.value - b.value) <= REPEAT * max(1.0, abs(b.value))
+
+
 def judge_repeats(first: Call, second: Call) -> Iterator[CheckResult]:
     """Two calls on the same ids give the same."""
-    if abs(first.value - second.value) <= REPEAT * max(1.0, abs(first.value)):
+    if _agree(first, second):
         return
     numbers = {"first": first.value, "second": second.value, "share_read": first.share_read}
     measured = say("{a}, then {b}", a=first.value, b=second.value)
     if first.windows != second.windows:
-        yield result(
+        yield verdict(
             Status.WARN,
-            "random_windows",
+            "evaluation.random_windows",
             say("two evaluations of the same model on the same ids differ: windows are drawn"),
             measured=measured,
             expected=say("the same number, or a spread that is known and small"),
@@ -148,9 +163,9 @@ def judge_repeats(first: Call, second: Call) -> Iterator[CheckResult]:
             numbers=numbers,
         )
         return
-    yield result(
+    yield verdict(
         Status.FAIL,
-        "not_repeatable",
+        "evaluation.not_repeatable",
         say("two evaluations of the same windows by the same model differ"),
         measured=measured,
         expected=say("the same number, bit for bit"),
@@ -162,11 +177,11 @@ def judge_repeats(first: Call, second: Call) -> Iterator[CheckResult]:
 def judge_finite(first: Call) -> Iterator[CheckResult]:
     """The value is a number."""
     if not math.isfinite(first.value):
-        yield result(
+        yield verdict(
             Status.FAIL,
-            "not_finite",
+            "evaluation.not_finite",
             say("evaluate returns {value}", value=first.value),
-            measured=say("{n} rows were read", n=len(first.recorder.rows)),
+            measured=say("{n:row was|rows were} read", n=len(first.recorder.rows)),
             expected=say("a finite number of nats"),
             next_step=say("print the loss of each batch; an empty list of batches has no mean"),
         )
@@ -187,18 +202,36 @@ def judge_value(probe: Probe, first: Call) -> Iterator[CheckResult]:
     if reason == "":
         return
     unsure = bool(recorder.foreign_rows or recorder.unreadable) and reason is None
-    told, cause, cure = FORMULAS[reason or "value"]
-    yield result(
+    told, cause, cure = FORMULAS[reason or "evaluation.value"]
+    yield verdict(
         Status.WARN if unsure else Status.FAIL,
-        "partly_seen" if unsure else reason or "value",
+        "evaluation.partly_seen" if unsure else reason or "evaluation.value",
         say(told),
-        measured=say("{value} for {n} rows", value=first.value, n=len(recorder.rows)),
+        measured=say("{value} for {n:row|rows}", value=first.value, n=len(recorder.rows)),
         expected=say("{nats} nats, the mean over their next tokens", nats=expected),
-        where=say("{n} forward calls on {N} ids", n=recorder.calls, N=len(first.ids)),
+        where=say("{n:forward call|forward calls} on {N} ids", n=recorder.calls, N=len(first.ids)),
         causes=(say(cause),) if cause else (),
         next_step=say(cure),
         numbers={"value": first.value, "token_mean": expected, "share_read": first.share_read},
     )
+
+
+def judge_other_ids(first: Call, other: Call) -> Iterator[CheckResult]:
+    """Other ids give another value, where the model says so."""
+    if not (first.recorder.rows and other.recorder.rows) or first.value != other.value:
+        return
+    means = token_mean(first.recorder), token_mean(other.recorder)
+    if not abs(means[0] - means[1]) <= SAME_MEAN:
+        yield verdict(
+            Status.FAIL,
+            "evaluation.ignores_ids",
+            say("the same value comes back whatever ids are given"),
+            measured=say("{value} for two rows of ids", value=first.value),
+            expected=say("{a} and {b} nats, as the model has them", a=means[0], b=means[1]),
+            causes=(say("the first value is kept and returned again"),),
+            next_step=say("compute the value anew in every call"),
+            numbers={"value": first.value, "token_means": list(means)},
+        )
 
 
 def _ignores_ids(probe: Probe, recorder: Recorder) -> CheckResult:
@@ -212,11 +245,11 @@ def _ignores_ids(probe: Probe, recorder: Recorder) -> CheckResult:
         ),
         None,
     )
-    return result(
+    return verdict(
         Status.FAIL,
-        "ignores_ids",
+        "evaluation.ignores_ids",
         say("the evaluation reads {what}, not the ids it is given", what=source or "other tokens"),
-        measured=say("none of {n} rows occurs in the given ids", n=len(recorder.foreign_rows)),
+        measured=say("0 of {n:row|rows} occur in the given ids", n=len(recorder.foreign_rows)),
         expected=say("windows of the given ids"),
         where=say("the first row begins with {tokens}", tokens=str(row[:6].tolist())),
         causes=(
@@ -231,20 +264,20 @@ def _ignores_ids(probe: Probe, recorder: Recorder) -> CheckResult:
 def judge_manners(first: Call) -> Iterator[CheckResult]:
     """Habits that a healthy evaluation can have."""
     if first.watch.gradients_recorded:
-        yield result(
+        yield verdict(
             Status.WARN,
-            "records_gradients",
+            "evaluation.records_gradients",
             say("the evaluation records gradients that nobody uses: memory for every batch"),
             measured=say("gradients are enabled in forward calls"),
             expected=say("disabled"),
             next_step=say("put @torch.no_grad() above evaluate"),
         )
     if first.share_read < READ_SHARE_MIN:
-        yield result(
+        yield verdict(
             Status.WARN,
-            "reads_part",
+            "evaluation.reads_part",
             say("the evaluation reads {share:%} of the ids it is given", share=first.share_read),
-            measured=say("{n} windows of {N} ids", n=len(first.windows), N=len(first.ids)),
+            measured=say("{n:window|windows} of {N} ids", n=len(first.windows), N=len(first.ids)),
             expected=say("all of them, or a part that was chosen on purpose"),
             causes=(
                 say("a fixed number of batches, which may be meant"),
@@ -254,9 +287,9 @@ def judge_manners(first: Call) -> Iterator[CheckResult]:
             numbers={"share_read": first.share_read},
         )
     if first.drew_random:
-        yield result(
+        yield verdict(
             Status.WARN,
-            "draws_random",
+            "evaluation.draws_random",
             say(
                 "the evaluation draws from the global random state: how often it runs changes"
                 " the training"

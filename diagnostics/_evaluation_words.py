@@ -2,93 +2,88 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from diagnostics._result import CheckResult, Status, verdict
-from diagnostics._text import Text
-
 _WEIGH = "add up loss x tokens of each batch, and divide once by all tokens"
 
 # reason: (claim, cause, next step)
 FORMULAS = {
-    "mean_of_means": (
+    "evaluation.mean_of_means": (
         "the loss is a mean of batch means, in which a short batch weighs as much as a full one",
         "the losses of batches or rows of unequal length are averaged as equals",
         _WEIGH,
     ),
-    "first_batch_only": (
+    "evaluation.first_batch_only": (
         "the loss is that of the first batch, although more are read",
-        "the loop returns, or keeps its first loss only",
+        "the loop returns too early, or keeps its first loss only",
         _WEIGH,
     ),
-    "last_batch_only": (
+    "evaluation.last_batch_only": (
         "the loss is that of the last batch, although more are read",
         "the loop variable is returned in place of the mean",
         _WEIGH,
     ),
-    "last_batch_dropped": (
+    "evaluation.last_batch_dropped": (
         "the last batch is read and not counted",
         "the sum is taken before the loop adds its last loss, or a slice ends one early",
         _WEIGH,
     ),
-    "batches_miscounted": (
+    "evaluation.batches_miscounted": (
         "the sum of losses is divided by another number of batches than was read",
         "the counter starts at 1, or counts one batch too few",
         _WEIGH,
     ),
-    "length_off_by_one": (
+    "evaluation.length_off_by_one": (
         "the sum of nats is divided by another number of tokens than was scored",
         "T tokens are counted where T - 1 are scored, or the other way round",
         "count the targets that were scored, not the inputs that were read",
     ),
-    "perplexity": (
+    "evaluation.perplexity": (
         "the value is an exponential, a perplexity, not nats",
         "exp() is applied to the losses",
         "return the mean loss; take its exp() where perplexity is printed, after averaging",
     ),
-    "bits": (
+    "evaluation.exp_inside_mean": (
+        "the value is the logarithm of a mean of exponentials: exp() is taken before averaging",
+        "perplexities of tokens or of batches are averaged, and large ones outweigh the rest",
+        "average the nats first, and take exp() once, of their mean",
+    ),
+    "evaluation.bits": (
         "the value is in bits, not in nats",
         "the loss is divided by ln 2",
         "return nats, and convert where it is printed",
     ),
-    "sign": (
-        "the value is a log-likelihood: the sign is turned",
+    "evaluation.sign": (
+        "the value is the mean log-probability: nats with the sign turned",
         "log-probabilities are averaged without the minus",
         "return minus the mean log-probability",
     ),
-    "sum": (
+    "evaluation.sum": (
         "the value is a sum, not a mean over tokens",
         "the losses are added up and not divided",
         _WEIGH,
     ),
-    "divided_again": (
+    "evaluation.divided_again": (
         "the mean is divided once more",
         "a mean over batches is divided by their number again, as for accumulation",
         "divide once, by the number of scored tokens",
     ),
-    "padding_counted": (
+    "evaluation.padding_counted": (
         "padding is scored like text",
-        "the padded end of a short row is neither cut nor ignored",
+        "the padded end of a short row is not ignored, or the mask that ignores it is off by one",
         "set the targets of padding to ignore_index, and count the others",
     ),
-    "not_shifted": (
+    "evaluation.not_shifted": (
         "each position is scored on the token it has just read",
         "logits and ids are compared without the shift by one",
         "compare logits[:, :-1] with ids[:, 1:]",
     ),
-    "shifted_twice": (
+    "evaluation.shifted_twice": (
         "each position is scored on the token after the next",
         "the targets are shifted by the loop and once more by the model or the metric",
         "shift in one place only",
     ),
-    "value": (
+    "evaluation.value": (
         "the value is not the mean nats per token of what the model read",
         "",
         "recompute it by hand for one batch: cross_entropy of the logits with the next tokens",
     ),
 }
-
-
-def result(status: Status, word: str, claim: Text, **fields: Any) -> CheckResult:
-    """Return a verdict of this check; `word` is what its reason id ends with."""
-    return verdict(status, f"evaluation.{word}", claim, **fields)

@@ -10,11 +10,12 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from diagnostics._generation_stop import judge_stop, speak
 from diagnostics._generation_trial import Trial, all_equal, as_text, mode_changed
-from diagnostics._generation_words import misfit, result
+from diagnostics._generation_words import misfit
 from diagnostics._greedy import Case, Follower
 from diagnostics._probe import MissingPartError, Probe
-from diagnostics._result import CheckResult, Status
+from diagnostics._result import CheckResult, Status, verdict
 from diagnostics._side_effects import Leftovers, watched
 from diagnostics._state import read_state
 from diagnostics._text import say
@@ -25,11 +26,13 @@ PROMPTS_MAX = 8
 
 
 def judge_corners(trial: Trial) -> Iterator[CheckResult]:
-    """Ask what only some pipelines have: small vocabularies, batches, padded logits."""
+    """Ask what only some pipelines have: small vocabularies, batches, stop ids, padded logits."""
     yield from _judge_prompt_ids(trial)
     yield from _judge_rows(trial)
     if trial.shaken:
         yield from _judge_padding(trial)
+    else:
+        yield from judge_stop(trial)
 
 
 def _judge_prompt_ids(trial: Trial) -> Iterator[CheckResult]:
@@ -38,9 +41,13 @@ def _judge_prompt_ids(trial: Trial) -> Iterator[CheckResult]:
         text = as_text(trial.generate(prompt[None], 2))
         if text is None or len(text) > len(prompt):
             continue
-        yield result(
+        # the best token may be the stop token, left out of the text: then another one must come
+        second = trial.follower.right(prompt)[: trial.probe.usable_vocab_size].topk(2).indices[1]
+        if speak(trial, [[int(second)] * 2], prompt[None]) not in ([[]], None):
+            continue
+        yield verdict(
             Status.FAIL,
-            "prompt_ends_text",
+            "generation.prompt_ends_text",
             say("a token in the prompt ends generation before it begins"),
             measured=say("0 of 2 new tokens after a prompt of {T0}", T0=len(prompt)),
             expected=say("new tokens: only a new stop token may end the text"),
@@ -82,29 +89,34 @@ def _judge_rows(trial: Trial) -> Iterator[CheckResult]:
         or not torch.equal(raw[:, :T0].to(prompts.device), prompts)
     ):
         return
-    cases = [Case(p, 4, row.to(p.device)) for p, row in zip(prompts, raw, strict=True)]
+    alone = [case for case in (trial.case(p, 4) for p in prompts) if isinstance(case, Case)]
+    if len(alone) < 2 or trial.follower.wrong_steps(alone):
+        return
+    # where a row ends alone, padding may follow in a batch
+    cases = [
+        Case(case.prompt, 4, row[: len(case.text)].to(case.prompt.device))
+        for case, row in zip(alone, raw, strict=True)
+    ]
     wrong = trial.follower.wrong_steps(cases)
-    if wrong and not trial.follower.wrong_steps(
-        [c for c in (trial.case(p, 4) for p in prompts) if isinstance(c, Case)]
-    ):
-        yield misfit("rows_mixed", wrong, 8, trial.follower, {})
+    if not all(trial.follower.nearly_best(step) for step in wrong):
+        yield misfit("generation.rows_mixed", wrong, 8, trial.follower, {})
 
 
 def _judge_padding(trial: Trial) -> Iterator[CheckResult]:
     """Columns of the logits that no token belongs to must not be chosen."""
     V = trial.probe.vocab_size
     prompt = trial.probe.tokens(1, 3, "padding")
-    last = trial.follower.right(prompt[0], 3)  # (W,)
+    last = trial.follower.right(prompt[0])  # (W,)
     if len(last) <= V or not _raise_padding(trial.model, V, int(last[:V].argmax()), len(last)):
         return
-    raised = Follower(trial.probe, trial.model).right(prompt[0], 3)
+    raised = Follower(trial.probe, trial.model).right(prompt[0])
     if int(raised.argmax()) < V:
         return
     text = as_text(trial.generate(prompt, 1))
     if text is not None and int(text[-1]) >= V:
-        yield result(
+        yield verdict(
             Status.WARN,
-            "padding_chosen",
+            "generation.padding_chosen",
             say(
                 "ids that no token has can be generated: {first} to {last}",
                 first=V,
@@ -127,23 +139,23 @@ def judge_train_mode(trial: Trial) -> Iterator[CheckResult]:
         texts = [as_text(trial.generate(prompt[None], count, seed)) for seed in "ab"]
     changed = Leftovers.find(trial.model, before)
     if changed.left_in_eval:
-        yield mode_changed(Status.FAIL, "left_in_eval", "eval", changed.left_in_eval)
+        yield mode_changed(Status.FAIL, "generation.left_in_eval", "eval", changed.left_in_eval)
     if watch.training and declared_dropout(trial.model) and not all_equal(*texts):
         expected_mode = trial.probe.pipeline.model.training
-        yield result(
+        yield verdict(
             Status.FAIL if expected_mode else Status.WARN,
-            "eval_missing",
+            "generation.eval_missing",
             say("a model in train mode is generated from with dropout on"),
             measured=say("another seed gives another text"),
             expected=say("eval mode inside generate, and train mode again afterwards"),
-            where=say("{n} modules ran in train mode", n=len(watch.training)),
+            where=say("{n:module|modules} ran in train mode", n=len(watch.training)),
             causes=(say("model.eval() is not called"),),
             next_step=say("call model.eval() first, and give the mode back afterwards"),
         )
     if watch.gradients_recorded:
-        yield result(
+        yield verdict(
             Status.WARN,
-            "records_gradients",
+            "generation.records_gradients",
             say("generation records gradients that nobody uses: memory for every token"),
             measured=say("gradients are enabled in forward calls"),
             expected=say("disabled"),

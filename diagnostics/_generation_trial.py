@@ -13,14 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from diagnostics._generation_words import format_fault, misfit, result
-from diagnostics._greedy import Case, Follower
+from diagnostics._generation_words import format_fault, misfit
+from diagnostics._greedy import Case, Follower, Step
 from diagnostics._probe import Probe
-from diagnostics._result import CheckResult, Status
-from diagnostics._side_effects import Leftovers, is_reset, random_states
+from diagnostics._result import CheckResult, Status, verdict
+from diagnostics._side_effects import Leftovers, is_reset, random_states, watched
 from diagnostics._state import read_state
 from diagnostics._text import say
-from diagnostics._trace import dropout_off
+from diagnostics._trace import dropout_off, tensors_in
+
+LONG_TEXT_MAX = 32  # new tokens of a text far beyond the block
 
 
 @dataclass
@@ -50,9 +52,9 @@ class Trial:
         self.decided = self.follower.decided(cases)
         changed = Leftovers.find(self.model, before)
         if changed.weights:
-            yield result(
+            yield verdict(
                 Status.FAIL,
-                "changes_weights",
+                "generation.changes_weights",
                 say("generating changes {n} of the model's weights", n=len(changed.weights)),
                 measured=say("{name} differs after the calls", name=changed.weights[0]),
                 expected=say("the same weights, bit for bit"),
@@ -60,11 +62,13 @@ class Trial:
             )
         yield from self._judge_lengths(cases)
         if changed.left_in_train:
-            yield mode_changed(Status.WARN, "left_in_train", "train", changed.left_in_train)
+            yield mode_changed(
+                Status.WARN, "generation.left_in_train", "train", changed.left_in_train
+            )
         if self.long_prompt_refused:
-            yield result(
+            yield verdict(
                 Status.WARN,
-                "long_prompt_refused",
+                "generation.long_prompt_refused",
                 say("a prompt longer than the block is refused"),
                 measured=say("{error}", error=self.long_prompt_refused),
                 expected=say("its last {block} tokens are read", block=self.follower.block),
@@ -85,7 +89,7 @@ class Trial:
         block = self.follower.block
         sizes = [(1, 4), (3, 6)]
         if block is None:
-            sizes.append((self.probe.probe_length, 4))
+            sizes += [(self.probe.probe_length // 2, 6), (self.probe.probe_length, 8)]
         else:
             sizes += [(max(1, block - 2), 6), (block, 2), (block + 3, 3)]
         for length, count in sizes:
@@ -104,13 +108,13 @@ class Trial:
             if len(prompt) > block:
                 self.long_prompt_refused = f"{type(error).__name__}: {error}"[:120]
                 return None
-            return result(
+            return verdict(
                 Status.FAIL,
-                "stops_at_block",
+                "generation.stops_at_block",
                 say("generation breaks off when the text grows longer than the block"),
                 measured=say("{kind}: {text}", kind=type(error).__name__, text=str(error)[:120]),
                 expected=say("only the last {block} tokens are read", block=block),
-                where=say("a prompt of {T0} and {n} new tokens", T0=len(prompt), n=count),
+                where=say("a prompt of {T0} and {n:new token|new tokens}", T0=len(prompt), n=count),
                 causes=(say("the text is fed whole, without a crop to the last block"),),
                 next_step=say("feed ids[:, -block_size:]"),
             )
@@ -134,9 +138,9 @@ class Trial:
             states.append(random_states())
         same_seed = as_text(self.generate(case.prompt[None], case.count))
         if same_seed is None or not torch.equal(same_seed.to(case.text.device), case.text):
-            yield result(
+            yield verdict(
                 Status.FAIL,
-                "remembers",
+                "generation.remembers",
                 say("the same prompt gives another text after other prompts were continued"),
                 measured=say("{text}", text=_tail(same_seed, len(case.prompt))),
                 expected=say(
@@ -150,9 +154,9 @@ class Trial:
         elif not all_equal(case.text, again, other):
             yield self._random(case)
         elif is_reset(*states):
-            yield result(
+            yield verdict(
                 Status.FAIL,
-                "resets_random_state",
+                "generation.resets_random_state",
                 say("generating sets the global random state: training repeats itself afterwards"),
                 measured=say("two calls under different seeds leave the same random state"),
                 expected=say("different states, as before the calls"),
@@ -170,11 +174,13 @@ class Trial:
     def _random(self, case: Case) -> CheckResult:
         """Two seeds, two texts: dropout, or sampling."""
         with dropout_off(self.model):
-            texts = [as_text(self.generate(case.prompt[None], case.count, s)) for s in "abc"]
+            # the seeds under which it differed: without any dropout it differs as before
+            seeds = ("generation", "state", "other state")
+            texts = [as_text(self.generate(case.prompt[None], case.count, s)) for s in seeds]
         dropout = all_equal(*texts)
-        return result(
+        return verdict(
             Status.FAIL,
-            "dropout_on" if dropout else "sampled",
+            "generation.dropout_on" if dropout else "generation.sampled",
             say("dropout is active while text is generated")
             if dropout
             else say("tokens are drawn at random where the most probable ones were asked for"),
@@ -193,27 +199,86 @@ class Trial:
         follower = self.follower
         wrong = follower.wrong_steps(cases)
         impossible = follower.impossible_steps(cases)
-        if impossible and not self.shaken:
-            yield misfit("impossible_id", impossible, len(impossible), follower, {})
+        # fresh weights cannot know which ids never come: that these can be chosen is a warning
+        if impossible and not self.shaken and self.probe.pipeline.fresh is not True:
+            yield misfit("generation.impossible_id", impossible, len(impossible), follower, {})
         if not wrong:
             return
         total = sum(len(case.steps) for case in cases)
-        block = follower.block
+        reason, facts = self._explain(cases, wrong)
+        yield misfit(reason, wrong, total, follower, facts)
+
+    def _explain(self, cases: list[Case], wrong: list[Step]) -> tuple[str, dict[str, Any]]:
+        """Return the mistake that gives these tokens, and its facts."""
+        follower, block = self.follower, self.follower.block
+        longest = max(len(case.text) for case in cases)
+        windows = follower.readings_of_windows(longest)
+        reading = None
+        if follower.sets_no_limit:  # there a window may be meant
+            reading, windows = follower.fitting(cases, windows), iter(())
         past_block = block is not None and all(2 * step.length > block for step in wrong)
-        readings = chain(follower.readings_past_block() if past_block else (), follower.readings())
-        reading = follower.fitting(cases, readings)
+        read = self._with_long_text(cases) if past_block else cases
+        if reading is None and past_block:
+            reading = follower.fitting(read, follower.readings_past_block())
+        # a few tokens that rounding can explain fit other readings by chance
+        few = 4 * len(wrong) <= sum(len(case.steps) for case in cases)
+        if reading is None and few and all(map(follower.nearly_best, wrong)):
+            return "generation.low_precision", {}
+        readings = chain(
+            follower.readings(),
+            windows,
+            follower.readings_of_beginnings(longest),
+        )
+        if reading is None:
+            reading = follower.fitting(read, readings)
         if reading is not None:
-            reason = reading.reason
-        elif self._ignores_model(wrong[0].case):
-            reason = "other_model"
-        elif past_block:
-            reason = "past_block_unknown" if follower.reads_beyond_block else "past_block_wrong"
-        elif any(step.length == len(step.case.prompt) for step in wrong):
-            reason = "wrong_token"
-        else:
-            reason = "cache"
-        facts = {} if reading is None else dict(reading.facts)
-        yield misfit(reason, wrong, total, self.follower, facts)
+            return reading.reason, dict(reading.facts)
+        if self._gives_nan(wrong[0].case):
+            return "generation.not_finite", {}
+        if self._ignores_model(wrong[0].case):
+            return "generation.other_model", {}
+        if past_block and follower.reads_beyond_block:
+            return "generation.past_block_unknown", {}
+        if past_block:
+            return "generation.past_block_wrong", {}
+        at_first = any(step.length == len(step.case.prompt) for step in wrong)
+        if at_first or not self._reads_piecewise(wrong[0].case):
+            return "generation.wrong_token", {}
+        return "generation.cache", {}
+
+    def _with_long_text(self, cases: list[Case]) -> list[Case]:
+        """Add a text far beyond the block: on a few tokens a wrong reading can fit by chance.
+
+        A cache that drops its oldest keys still holds what they told the layers above, and is
+        like a window of almost any length while few tokens differ.
+        """
+        block = self.follower.block or 1
+        prompt = self.probe.tokens(1, block, "long text")[0] % self.probe.usable_vocab_size
+        longer = self.case(prompt, min(2 * block, LONG_TEXT_MAX))
+        return [*cases, longer] if isinstance(longer, Case) else cases
+
+    def _reads_piecewise(self, case: Case) -> bool:
+        """Whether some call is given less than the text so far, as with a cache, or is not seen."""
+        lengths: list[int] = []
+
+        def on_call(given: tuple[Tensor, ...], output: Any) -> None:
+            lengths.append(given[0].shape[-1] if given else 0)
+
+        with watched(self.model, on_call):
+            self.generate(case.prompt[None], case.count)
+        whole = [min(length, self.follower.block or length) for length in case.steps]
+        return lengths != whole
+
+    def _gives_nan(self, case: Case) -> bool:
+        """Whether the logits that generation reads hold NaN, of which argmax takes the first."""
+        broken: list[bool] = []
+
+        def on_call(given: tuple[Tensor, ...], output: Any) -> None:
+            broken.append(any(bool(t.isnan().any()) for t in tensors_in(output)))
+
+        with watched(self.model, on_call):
+            self.generate(case.prompt[None], case.count)
+        return any(broken)
 
     def _ignores_model(self, case: Case) -> bool:
         """Whether the text stays the same when every weight of the given model turns its sign."""
@@ -227,38 +292,53 @@ class Trial:
         return all_equal(case.text, turned)
 
     def _judge_lengths(self, cases: list[Case]) -> Iterator[CheckResult]:
-        """Fewer tokens than asked for are right after a token that ends the text."""
+        """Fewer tokens than asked for are right where a stop token ends the text."""
         short = [case for case in cases if len(case.steps) < case.count]
         if not short:
             return
-        ends = {int(case.text[-1]) for case in short if len(case.steps)}
-        stopped = len(ends) == 1 and all(len(case.steps) for case in short)
-        yield result(
-            Status.WARN if stopped else Status.FAIL,
-            "stops_early" if stopped else "too_few_tokens",
-            say(
-                "{k} of {n} texts end early, each with token {end}",
-                k=len(short),
-                n=len(cases),
-                end=next(iter(ends)),
+        kept = {int(case.text[-1]) if len(case.steps) else -1 for case in short}
+        left_out = {int(self.follower.right(case.text).argmax()) for case in short}
+        measured = say(
+            "{came} of {count} new tokens after a prompt of {T0}",
+            came=len(short[0].steps),
+            count=short[0].count,
+            T0=len(short[0].prompt),
+        )
+        expected = say(
+            "{count}, or a text that ends with the stop token, or before it", count=short[0].count
+        )
+        # one text that ends at once shows nothing: some token would have come
+        some = any(len(case.steps) for case in short)
+        ends = [
+            f"{place} token {min(found)}"
+            for place, found in (("with", kept), ("before", left_out))
+            if some and len(found) == 1 and -1 not in found
+        ]
+        if ends:
+            yield verdict(
+                Status.WARN,
+                "generation.stops_early",
+                say(
+                    "{k} of {n} texts end early, each {ends}",
+                    k=len(short),
+                    n=len(cases),
+                    ends=" or ".join(ends),
+                ),
+                measured=measured,
+                expected=expected,
+                next_step=say("leave the stop token out in this part, so that n tokens come"),
             )
-            if stopped
-            else say(
+            return
+        yield verdict(
+            Status.FAIL,
+            "generation.too_few_tokens",
+            say(
                 "{k} of {n} texts hold fewer new tokens than asked for", k=len(short), n=len(cases)
             ),
-            measured=say(
-                "{came} of {count} new tokens after a prompt of {T0}",
-                came=len(short[0].steps),
-                count=short[0].count,
-                T0=len(short[0].prompt),
-            ),
-            expected=say("{count}, or a text that ends with the stop token", count=short[0].count),
-            causes=()
-            if stopped
-            else (say("the limit is counted from another length than the prompt's"),),
-            next_step=say("leave the stop token out in this part, so that n tokens come")
-            if stopped
-            else say("loop `for _ in range(n)`, whatever the prompt's length"),
+            measured=measured,
+            expected=expected,
+            causes=(say("the limit is counted from another length than the prompt's"),),
+            next_step=say("loop `for _ in range(n)`, whatever the prompt's length"),
         )
 
 
@@ -278,13 +358,13 @@ def as_text(raw: Any) -> Tensor | None:
 
 def mode_changed(status: Status, reason: str, mode: str, paths: list[str]) -> CheckResult:
     """Say which modules came back in another mode."""
-    return result(
+    return verdict(
         status,
         reason,
         say("generating leaves the model in {mode} mode", mode=mode),
-        measured=say("{n} modules changed their mode", n=len(paths)),
+        measured=say("{n:module|modules} changed mode", n=len(paths)),
         expected=say("every module in the mode in which it came"),
-        where=say("{n} modules; first is {path}", n=len(paths), path=paths[0]),
+        where=say("first is {path}", path=paths[0]),
         causes=(say("eval() or train() is called and not taken back"),),
         next_step=say("note each module.training before, and write it back afterwards"),
     )
@@ -301,9 +381,9 @@ def _tail(text: Tensor | None, start: int) -> str:
     return "no text" if text is None else f"new tokens {text[start:][:8].tolist()}"
 
 
-_DRAWS = result(
+_DRAWS = verdict(
     Status.WARN,
-    "draws_random",
+    "generation.draws_random",
     say("greedy generation draws from the global random state"),
     measured=say("the state differs after the call"),
     expected=say("the state as it was: argmax needs no chance"),

@@ -86,7 +86,7 @@ class Follower:
         """Return the last block of a text, all of it where the model has no limit."""
         return text if self.block is None else text[-self.block :]
 
-    def right(self, text: Tensor, prompt_length: int) -> Tensor:
+    def right(self, text: Tensor) -> Tensor:
         """Return the scores (W,) that decide: the last logits of the last block."""
         return self.logits(self.crop(text))[-1]
 
@@ -98,9 +98,16 @@ class Follower:
         best = scores[:V].max() if token < V else scores.max()
         return bool(scores[token] >= best - _noise(scores))
 
+    def nearly_best(self, step: Step) -> bool:
+        """Whether half precision somewhere on the way could have made the token the best."""
+        scores = self.right(step.so_far)
+        if not 0 <= step.token < len(scores):
+            return False
+        return bool(scores[step.token] >= scores.max() - TOLERANCE[2] * scores.abs().max())
+
     def wrong_steps(self, cases: Sequence[Case]) -> list[Step]:
         """Return every step whose token is not what the model's own forward call says."""
-        return [step for step in _steps(cases) if not self._explains(self.right, step)]
+        return [s for s in _steps(cases) if not self.agrees(self.right(s.so_far), s.token)]
 
     def impossible_steps(self, cases: Sequence[Case]) -> list[Step]:
         """Return every step whose token is no id of the vocabulary."""
@@ -111,7 +118,7 @@ class Follower:
         """Return how many steps have one best token: with equal logits everything is right."""
         count = 0
         for step in _steps(cases):
-            scores = self.right(step.so_far, len(step.case.prompt))
+            scores = self.right(step.so_far)
             count += int((scores >= scores.max() - _noise(scores)).sum()) == 1
         return count
 
@@ -120,14 +127,14 @@ class Follower:
         steps = _steps(cases)
         for reading in readings:
             try:
-                if all(self._explains(reading.scores, step) for step in steps):
+                if all(self._explains(reading, step) for step in steps):
                     return reading
             except Exception:  # any: a context that the model cannot read explains nothing
                 continue
         return None
 
-    def _explains(self, scores: Scores, step: Step) -> bool:
-        return self.agrees(scores(step.so_far, len(step.case.prompt)), step.token)
+    def _explains(self, reading: Reading, step: Step) -> bool:
+        return self.agrees(reading.scores(step.so_far, len(step.case.prompt)), step.token)
 
     @cached_property
     def reads_beyond_block(self) -> bool:
@@ -140,45 +147,87 @@ class Follower:
             return False
         return True
 
+    @cached_property
+    def sets_no_limit(self) -> bool:
+        """Whether nothing in the model says how much it reads: how much to feed is a choice."""
+        return self.reads_beyond_block and not self.probe.model_states_block
+
     # ---- the usual mistakes --------------------------------------------------------------
 
     def readings(self) -> Iterator[Reading]:
         """Yield what could give wrong tokens at any length of the text."""
-        yield Reading("argmin", lambda text, T0: -self.right(text, T0))
-        yield Reading("first_position", lambda text, T0: self.logits(self.crop(text))[0])
-        yield Reading("position_before", self._position_before)
+        yield Reading("generation.argmin", lambda text, T0: -self.right(text))
+        yield Reading("generation.first_position", lambda text, T0: self.logits(self.crop(text))[0])
+        yield Reading("generation.position_before", self._position_before)
         yield Reading(
-            "position_before",
+            "generation.position_before",
             lambda text, T0: self.logits(self.crop(text[:-1] if len(text) > 1 else text))[-1],
         )
-        yield Reading("newest_token_only", lambda text, T0: self.logits(text[-1:])[-1])
+        yield Reading("generation.newest_token_only", lambda text, T0: self.logits(text[-1:])[-1])
         yield Reading(
-            "prompt_not_read", lambda text, T0: self.logits(self.crop(text[T0 - 1 :]))[-1]
+            "generation.prompt_not_read",
+            lambda text, T0: self.logits(self.crop(text[T0 - 1 :]))[-1],
         )
-        yield Reading("prompt_not_read", self._forgets_prompt_after_first)
-        yield Reading("not_fed_back", lambda text, T0: self.logits(self.crop(text[:T0]))[-1])
-        yield Reading("second_best", self._second_best)
+        yield Reading("generation.prompt_not_read", self._forgets_prompt_after_first)
+        yield Reading(
+            "generation.not_fed_back", lambda text, T0: self.logits(self.crop(text[:T0]))[-1]
+        )
+        yield Reading("generation.second_best", self._second_best)
         for penalty in PENALTIES:
             for seen in ("text", "new tokens"):
                 yield Reading(
-                    "repetition_penalty",
+                    "generation.repetition_penalty",
                     self._penalised(penalty, seen),
                     (("penalty", penalty), ("seen", seen)),
                 )
+
+    def readings_of_windows(self, longest: int) -> Iterator[Reading]:
+        """Yield windows of any length, for texts of up to `longest` tokens.
+
+        One token alone is a reading of its own; a text of the whole length is no window.
+        """
+        for length in self._lengths(longest):
+            yield Reading(
+                self._window_reason(length), self._last(length, True), (("length", length),)
+            )
+
+    def readings_of_beginnings(self, longest: int) -> Iterator[Reading]:
+        """Yield the first tokens in place of the last ones, as many as a window may hold."""
+        for length in self._lengths(longest):
+            yield Reading(
+                "generation.keeps_first_block", self._first(length), (("length", length),)
+            )
 
     def readings_past_block(self) -> Iterator[Reading]:
         """Yield what shows only once the text is longer than the block."""
         block = self.block
         if block is None:
             return
-        yield Reading("keeps_first_block", lambda text, T0: self.logits(text[:block])[-1])
-        yield Reading("past_block", lambda text, T0: self.logits(text)[-1])
+        yield Reading("generation.keeps_first_block", self._first(block), (("length", block),))
+        yield Reading("generation.past_block", lambda text, T0: self.logits(text)[-1])
+        if not self.sets_no_limit:
+            longer = range(block, block + 2)
+            yield Reading("generation.longer_context", self._any(longer), (("length", block + 1),))
         for length in _shorter(block):
-            reason = "shorter_context" if 2 * length >= block else "context_too_short"
             for always in (True, False):
-                yield Reading(reason, self._last(length, always), (("length", length),))
+                yield Reading(
+                    self._window_reason(length), self._last(length, always), (("length", length),)
+                )
         if block <= EVERY_LENGTH_MAX:
-            yield Reading("shorter_context", self._any_half(block), (("length", block // 2),))
+            yield Reading(
+                "generation.shorter_context",
+                self._any(range(block // 2, block + 1)),
+                (("length", block // 2),),
+            )
+
+    def _lengths(self, longest: int) -> list[int]:
+        return [n for n in _shorter(min(longest, self.block or longest)) if n > 1]
+
+    def _window_reason(self, length: int) -> str:
+        """Say whether a window may be meant: half a block, or any where nothing sets a limit."""
+        if self.sets_no_limit or self.block is None or 2 * length >= self.block:
+            return "generation.shorter_context"
+        return "generation.context_too_short"
 
     def _last(self, length: int, always: bool) -> Scores:
         """Read the last tokens only: always, or once the text is longer than the block."""
@@ -189,19 +238,23 @@ class Follower:
 
         return scores
 
-    def _any_half(self, block: int) -> Scores:
-        """A window that is read anew at half a block and then grows: any length between fits."""
+    def _any(self, lengths: range) -> Scores:
+        """Beyond the block any of these windows fits: one may grow, and be read anew when full."""
 
         def scores(text: Tensor, T0: int) -> Tensor:
-            if len(text) <= block:
-                return self.right(text, T0)
-            kept = [self.logits(text[-n:])[-1] for n in range(block // 2, block + 1)]
+            if len(text) <= (self.block or len(text)):
+                return self.right(text)
+            kept = [self.logits(text[-n:])[-1] for n in lengths]
             chosen = torch.full_like(kept[0], -torch.inf)
             for each in kept:
                 chosen[each.argmax()] = 0.0
             return chosen
 
         return scores
+
+    def _first(self, length: int) -> Scores:
+        """Read the first tokens only."""
+        return lambda text, T0: self.logits(text[:length])[-1]
 
     def _position_before(self, text: Tensor, T0: int) -> Tensor:
         logits = self.logits(self.crop(text))
@@ -211,13 +264,13 @@ class Follower:
         return self.logits(self.crop(text[T0:] if len(text) > T0 else text))[-1]
 
     def _second_best(self, text: Tensor, T0: int) -> Tensor:
-        scores = self.right(text, T0).clone()
+        scores = self.right(text).clone()
         scores[scores.argmax()] = -torch.inf
         return scores
 
     def _penalised(self, penalty: float, seen: str) -> Scores:
         def scores(text: Tensor, T0: int) -> Tensor:
-            chosen = self.right(text, T0).clone()
+            chosen = self.right(text).clone()
             old = torch.unique(text if seen == "text" else text[T0:])
             value = chosen[old]
             if penalty == float("inf"):

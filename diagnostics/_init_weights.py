@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +18,20 @@ RANK_ROUNDING = (
     1e-4  # float32 and bfloat16 round a wave; third singular value of random corners: 0.6 and more
 )
 PATTERN_SIZE_MIN = 8  # smaller matrices have a low rank anyway
+SPREAD_SIZE_MIN = 512  # numbers in a matrix: its standard deviation is known to 3 %
+SPREAD_GAP = 0.1  # relative; a square and a root are farther away than that below 0.9
+TIE_NAMES = (
+    "tie_word_embeddings",
+    "tie_embeddings",
+    "tied_embeddings",
+    "tie_weights",
+    "tied_weights",
+    "weight_tying",
+    "share_input_output_embed",
+    "tied",
+)
+STD_NAMES = ("initializer_range", "init_std", "initializer_std", "weight_init_std", "std")
+VARIANCE_NAMES = ("init_variance", "init_var", "initializer_variance", "variance")
 
 
 def find_identical_layers(model: nn.Module) -> list[tuple[str, str]]:
@@ -24,8 +42,7 @@ def find_identical_layers(model: nn.Module) -> list[tuple[str, str]]:
     """
     by_role: dict[tuple[str, torch.Size], list[tuple[str, Tensor]]] = {}
     for name, parameter in _matrices(model):
-        role = re.sub(r"\d+", "#", name)
-        by_role.setdefault((role, parameter.shape), []).append((name, parameter))
+        by_role.setdefault((_role(name), parameter.shape), []).append((name, parameter))
     pairs = []
     for same in by_role.values():
         first_name, first = same[0]
@@ -86,3 +103,156 @@ def _rows_repeat(matrix: Tensor) -> bool:
     """Every row, or every column, is the same: filled by a rule, not drawn."""
     flat = matrix.flatten(1)
     return bool((flat == flat[:1]).all()) or bool((flat == flat[:, :1]).all())
+
+
+# ---- sharing, and what the configuration declares --------------------------------------------
+
+
+def find_shared_layers(model: nn.Module) -> list[tuple[str, str]]:
+    """Return pairs of names of one parameter that stands in two layers: blocks.0.x, blocks.1.x.
+
+    One module that is called in a loop has one name, and is a design that says what it is.
+    """
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    return [
+        (first, other)
+        for first, *others in names.values()
+        for other in others[:1]
+        if _role(first) == _role(other)
+    ]
+
+
+def find_one_memory(model: nn.Module) -> list[tuple[str, str]]:
+    """Return pairs of different trainable parameters that lie over the same numbers.
+
+    `head.weight.data = embedding.weight.data` makes one: each keeps a gradient of its own.
+    """
+    spans: list[tuple[int, int, int, str]] = []
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and parameter.is_contiguous() and not parameter.is_meta:
+            first = int(parameter.storage_offset())
+            memory = parameter.untyped_storage().data_ptr()
+            spans.append((memory, first, first + parameter.numel(), name))
+    spans.sort()
+    return [
+        (a[3], b[3])
+        for a, b in itertools.pairwise(spans)
+        if a[0] == b[0] != 0 and b[1] < a[2] and b[1] < b[2]
+    ]
+
+
+@dataclass(frozen=True)
+class Tie:
+    """What the configuration says of head and embedding, and what they are."""
+
+    setting: str  # the name in the configuration
+    declared: bool
+    shared: bool  # one storage
+    table: str
+    head: str
+
+
+def read_tie(model: nn.Module, vocab_size: int) -> Tie | None:
+    """Compare a declared tie with the tensors; None where nothing is declared, or no pair fits."""
+    setting, declared = declared_value(model, TIE_NAMES)
+    if not isinstance(declared, bool):
+        return None
+    # transformers declares a tie by default, and a model that cannot tie leaves it at that
+    of_library = any(kind.__module__.startswith("transformers") for kind in type(model).__mro__)
+    if of_library and not getattr(model, "_tied_weights_keys", None):
+        return None
+    tables = {n: m for n, m in model.named_modules() if isinstance(m, nn.Embedding)}
+    heads = {n: m for n, m in model.named_modules() if isinstance(m, nn.Linear)}
+    pairs = [
+        (table, head)
+        for table, embedding in tables.items()
+        for head, linear in heads.items()
+        if embedding.weight.shape == linear.weight.shape and linear.out_features >= vocab_size
+    ]
+    if not pairs:
+        return None
+
+    def share(pair: tuple[str, str]) -> bool:
+        a, b = tables[pair[0]].weight, heads[pair[1]].weight
+        return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
+
+    together = next(filter(share, pairs), None)
+    table, head = together or pairs[0]
+    return Tie(setting, declared, together is not None, table, head)
+
+
+def find_equal_head(model: nn.Module) -> tuple[str, str] | None:
+    """Return an embedding and a head that hold the same numbers in two places, or None.
+
+    Two draws never agree: one is a copy of the other, as a tie leaves them that was broken.
+    """
+    tables = {n: m.weight for n, m in model.named_modules() if isinstance(m, nn.Embedding)}
+    heads = {n: m.weight for n, m in model.named_modules() if isinstance(m, nn.Linear)}
+    for table, rows in tables.items():
+        for head, weight in heads.items():
+            one = rows.untyped_storage().data_ptr() == weight.untyped_storage().data_ptr()
+            if one or rows.shape != weight.shape or _is_constant(rows):
+                continue
+            if torch.equal(rows, weight):
+                return table, head
+    return None
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A declared spread of the initial weights that was taken for its square or its root."""
+
+    setting: str
+    declared: float
+    wanted: float  # standard deviation
+    measured: float  # of the first table
+    power: float  # measured = wanted ** power
+
+
+def find_mistaken_spread(model: nn.Module) -> Spread | None:
+    """Return a spread for which variance and standard deviation have changed places.
+
+    Tables and most linear layers must agree: a declaration may be unused, and torch's own start
+    of a linear layer may lie near any number, but not that of a table, N(0, 1), too.
+    """
+    setting, value = declared_value(model, (*STD_NAMES, *VARIANCE_NAMES))
+    if isinstance(value, bool) or not isinstance(value, float) or not 0 < value < 1:
+        return None
+    wanted = math.sqrt(value) if setting in VARIANCE_NAMES else value
+    tables = _spreads(model, nn.Embedding)
+    layers = _spreads(model, nn.Linear)
+    for power in (2.0, 0.5):
+        expected = wanted**power
+
+        def fits(std: float, expected: float = expected) -> bool:
+            return abs(std / expected - 1) <= SPREAD_GAP
+
+        if tables and all(map(fits, tables)) and 2 * sum(map(fits, layers)) >= len(layers):
+            return Spread(setting, value, wanted, tables[0], power)
+    return None
+
+
+def declared_value(model: nn.Module, names: tuple[str, ...]) -> tuple[str, Any]:
+    """Return the first of the names that the configuration knows, and its value, or ("", None)."""
+    for holder in (getattr(model, name, None) for name in ("config", "cfg", "hparams", "args")):
+        for name in names:
+            found = holder.get(name) if isinstance(holder, dict) else getattr(holder, name, None)
+            if found is not None:
+                return name, found
+    return "", None
+
+
+def _spreads(model: nn.Module, kind: type[nn.Module]) -> list[float]:
+    """Return the standard deviation of every weight of a kind of layer that is large enough."""
+    weights = [module.weight for module in model.modules() if isinstance(module, kind)]
+    return [
+        float(weight.detach().float().std())
+        for weight in weights
+        if isinstance(weight, Tensor) and weight.numel() >= SPREAD_SIZE_MIN
+    ]
+
+
+def _role(name: str) -> str:
+    return re.sub(r"\d+", "#", name)

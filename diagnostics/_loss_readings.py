@@ -211,6 +211,30 @@ def _classes_as_time(case: Case) -> float:
     return _mean(case, logits.transpose(1, 2).reshape(-1, logits.shape[-1]), targets)
 
 
+def _viewed_as_classes_first(case: Case) -> float:
+    """[B, T, V] reshaped to [B, V, T], as cross_entropy wants it, without moving the axis."""
+    logits, targets = case.aligned
+    B, S, W = logits.shape
+    return float(
+        functional.cross_entropy(logits.reshape(B, W, S), targets, ignore_index=case.ignore_index)
+    )
+
+
+def _normalised_over(case: Case, axis: int | None, *, again: bool) -> float:
+    """log_softmax over rows (0), time (1) or both (None); again: cross-entropy does its own too."""
+    whole = case.logits
+    log_p = (
+        whole.flatten(0, 1).log_softmax(0).view_as(whole)
+        if axis is None
+        else whole.log_softmax(axis)
+    )
+    if case.labels == "same":
+        log_p = log_p[:, :-1]
+    log_p = log_p[case.aligned[1] != case.ignore_index]  # (N, W)
+    score = functional.cross_entropy if again else functional.nll_loss
+    return float(score(log_p, case.scored[1]))
+
+
 def _mean_of_rows(case: Case) -> float:
     logits, targets = case.aligned
     rows = zip(logits, targets, strict=True)
@@ -245,12 +269,21 @@ def _binary(case: Case) -> float:
     return float(functional.binary_cross_entropy_with_logits(logits, one_hot))
 
 
+def _rounded(case: Case, dtype: torch.dtype) -> float:
+    """Cross-entropy in a type of 16 bits: the answer is one of the few numbers that it has."""
+    logits, targets = case.aligned
+    flat = logits.flatten(0, 1).to(dtype)
+    return float(functional.cross_entropy(flat, targets.flatten(), ignore_index=case.ignore_index))
+
+
 def _total(case: Case) -> float:
     return float(case.nll.sum())
 
 
 _FORMS: list[tuple[str, Formula]] = [
     ("loss.double_softmax", _double_softmax),
+    ("loss.low_precision", lambda c: _rounded(c, torch.bfloat16)),
+    ("loss.low_precision", lambda c: _rounded(c, torch.float16)),
     ("loss.summed", _total),
     ("loss.summed_over_time", lambda c: _total(c) / c.targets.shape[0]),
     ("loss.summed_over_rows", lambda c: _total(c) / c.targets.shape[1]),
@@ -260,6 +293,12 @@ _FORMS: list[tuple[str, Formula]] = [
     ("loss.flattened_in_another_order", _transposed_logits),
     ("loss.flattened_in_another_order", _transposed_targets),
     ("loss.flattened_in_another_order", _classes_as_time),
+    ("loss.flattened_in_another_order", _viewed_as_classes_first),
+    *(
+        ("loss.softmax_over_another_axis", partial(_normalised_over, axis=axis, again=again))
+        for axis in (1, 0, None)
+        for again in (False, True)
+    ),
     ("loss.arguments_swapped", _one_hot_swapped),
     ("loss.arguments_swapped", _one_hot_softmaxed),
     ("loss.no_log", lambda c: float(-_picked(c, c.scored[0].softmax(-1)).mean())),
@@ -345,6 +384,8 @@ def _solve_scaled(cases: Sequence[Case]) -> Iterator[Reading]:
         yield Reading("loss.sign_flipped")
     elif abs(factor - 1 / math.log(2)) < 1e-3:
         yield Reading("loss.base_two")
+    elif abs(factor * solved.logits.shape[-1] - 1) < 1e-3:
+        yield Reading("loss.averaged_over_vocabulary", solved.logits.shape[-1])
     elif 0 < factor < 1 and abs(1 / factor - round(1 / factor)) < 1e-3:
         yield Reading("loss.divided", round(1 / factor))
     else:

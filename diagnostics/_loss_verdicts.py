@@ -21,6 +21,7 @@ class Verdict:
 
 
 _NEXT = "compare with functional.cross_entropy(logits.flatten(0, 1), targets.flatten())"
+_OWN = '; an objective of your own is declared with allow=("loss.mismatch",)'
 _PAIRS = "pair logits[:, t] with the token at t + 1: shift in the loader or in the model, once"
 _IN_LOADER = (
     "set the targets of padding to {ignore} in the loader, or pass ignore_index to the loss"
@@ -40,6 +41,12 @@ VERDICTS = {
         "the loss scores each position against the token before it",
         "logits[:, 1:] meets targets[:, :-1]: the slices are exchanged",
         _PAIRS,
+    ),
+    "loss.low_precision": Verdict(
+        "the loss is computed in 16 bits, where numbers near 4 lie 0.004 (float16) or 0.03 "
+        "(bfloat16) apart",
+        "the logits are float16 or bfloat16 when cross_entropy takes its exponentials and sums",
+        "cast before the loss: functional.cross_entropy(logits.float().flatten(0, 1), ...)",
     ),
     "loss.last_target_dropped": Verdict(
         "the last target of every row is not scored",
@@ -117,6 +124,16 @@ VERDICTS = {
         "logits and targets are flattened in different orders: positions meet foreign targets",
         "a transpose or permute is missing before reshape(-1, V)",
         "flatten (B, T, V) logits with flatten(0, 1), and (B, T) targets with flatten()",
+    ),
+    "loss.softmax_over_another_axis": Verdict(
+        "probabilities are normalised over rows or positions of the batch, not over the vocabulary",
+        "softmax or log_softmax is given dim=0 or dim=1 in place of dim=-1",
+        "logits.log_softmax(dim=-1), or cross_entropy on the logits themselves",
+    ),
+    "loss.averaged_over_vocabulary": Verdict(
+        "the loss is the cross-entropy divided by {parameter}, the width of the logits",
+        'the mean runs over the vocabulary as well, as in kl_div with reduction="mean"',
+        "sum over the vocabulary first, then take the mean over the scored targets",
     ),
     "loss.arguments_swapped": Verdict(
         "prediction and truth have changed places in the cross-entropy",
@@ -229,4 +246,4 @@ VERDICTS = {
         _NEXT,
     ),
 }
-MISMATCH = Verdict("the reported loss is not the cross-entropy of the logits", "", _NEXT)
+MISMATCH = Verdict("the reported loss is not the cross-entropy of the logits", "", _NEXT + _OWN)

@@ -57,6 +57,12 @@ def without_accents(text: str) -> str:
     return "".join(c for c in marks if not unicodedata.combining(c))
 
 
+def essence(text: str) -> str:
+    """Return the letters alone: no white space, no accents, no letter case."""
+    plain = without_accents(unicodedata.normalize("NFKC", text)).casefold()
+    return "".join(plain.split())
+
+
 _NORMAL = "by a normaliser in front of the vocabulary"
 _TRANSFORMS: tuple[tuple[str, str, str, Callable[[str], str]], ...] = (
     (
@@ -197,7 +203,7 @@ def _transformed(text: str, back: str, characters: list[str] | None) -> Fault | 
 
 def _in_essence(text: str, back: str, characters: list[str] | None) -> Fault | None:
     """The same letters, whatever became of case, accents, white space and unknown pieces."""
-    whole, pieces = _essence(text), [_essence(piece) for piece in _UNKNOWN_MARKS.split(back)]
+    whole, pieces = essence(text), [essence(piece) for piece in _UNKNOWN_MARKS.split(back)]
     if len(pieces) > 1:
         if not _has_pieces(whole, pieces):
             return None
@@ -213,11 +219,6 @@ def _in_essence(text: str, back: str, characters: list[str] | None) -> Fault | N
         return Fault("roundtrip.lowercased", told, by_design=True)
     told = say("letters come back in another form, and white space elsewhere")
     return Fault("roundtrip.normalised", told, by_design=True)
-
-
-def _essence(text: str) -> str:
-    plain = without_accents(unicodedata.normalize("NFKC", text)).casefold()
-    return "".join(plain.split())
 
 
 def _mark_in(back: str) -> str:

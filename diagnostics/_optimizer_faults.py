@@ -2,22 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from diagnostics._fault import Fault
 from diagnostics._result import Status
-
-
-@dataclass(frozen=True)
-class Fault:
-    """A reason and its words; {names} are filled in by the check."""
-
-    reason: str
-    claim: str
-    expected: str
-    next_step: str
-    causes: tuple[str, ...] = ()
-    status: Status = Status.FAIL
-
 
 FOREIGN = Fault(
     "optimizer.foreign_parameters",
@@ -61,11 +47,25 @@ UNREGISTERED = Fault(
         "a layer is built inside forward, with new weights at every call",
     ),
 )
+NEEDS_CLOSURE = Fault(
+    "optimizer.needs_closure",
+    "{kind} computes its gradients itself, in step(closure): only its groups were looked at",
+    "a step() that uses the gradients that are there",
+    "nothing to mend if this is LBFGS or another optimizer that needs a closure",
+    status=Status.WARN,
+)
 NOT_FINITE = Fault(
     "optimizer.not_finite",
     "one step turns {count} of {total} parameters into NaN or infinity",
     "finite weights",
     "print the learning rate, then the state of the first of these parameters",
+)
+ZERO_DIVISION = Fault(
+    NOT_FINITE.reason,
+    NOT_FINITE.claim,
+    NOT_FINITE.expected,
+    "raise the step counter before it is used, so that the first step is step 1",
+    ("the step counter is 0 in the first step: 1 - beta ** 0 divides by 0",),
 )
 DOES_NOT_MOVE = Fault(
     "optimizer.does_not_move",
@@ -102,27 +102,141 @@ DECAY_SIGN = Fault(
 )
 COUPLED = Fault(
     "optimizer.coupled_decay",
-    "weight decay goes through Adam's scaling in {count} of {total} parameters: its strength no "
-    "longer depends on the size of a weight",
+    "weight decay goes through the scaling by gradient size in {count} of {total} parameters: a "
+    "weight that is twice as large is not pulled twice as hard",
     "decay proportional to the weight, as in AdamW",
     "use torch.optim.AdamW, where weight_decay means what recipes mean by it",
-    ("torch.optim.Adam with weight_decay adds the decay to the gradient",),
+    ("the decay is added to the gradient, as torch.optim.Adam does with weight_decay",),
     status=Status.WARN,
+)
+COUPLED_ADAMW = Fault(
+    COUPLED.reason,
+    "{kind} adds weight decay to the gradient, before the averages, in {count} of {total} "
+    "parameters: that is Adam with an L2 penalty, and not AdamW",
+    "the weights shrink by rate * weight_decay apart from the update, as AdamW says",
+    "multiply the weight by 1 - rate * weight_decay, and leave the gradient as it is",
+    ("grad + weight_decay * weight enters the averages",),
+)
+DECAY_IGNORED = Fault(
+    "optimizer.decay_ignored",
+    "the groups say weight_decay {decay}, and no matrix shrinks without a gradient",
+    "weights that shrink by rate * weight_decay",
+    "search step() for the place where group['weight_decay'] is read",
+    ("the setting is not read, or is read under another name",),
+    status=Status.WARN,  # a rule of its own may decay by other means
+)
+DECAY_STRONG = Fault(
+    "optimizer.decay_too_strong",
+    "weight decay alone takes {share:%} of a weight in one step, in {count} of {total} parameters",
+    "rate * weight_decay, which is 0.01 % for a rate of 1e-3 and a decay of 0.1",
+    "multiply the decay by the learning rate before it is subtracted",
+    ("the decay is not multiplied by the learning rate",),
+)
+DECAY_SAID = Fault(
+    DECAY_STRONG.reason,
+    DECAY_STRONG.claim,
+    DECAY_STRONG.expected,
+    "make weight_decay smaller: its product with the rate is taken from a weight at every step",
+    ("rate * weight_decay of the groups is that large",),
+)
+DECAY_AFTER = Fault(
+    "optimizer.decay_after_update",
+    "weight decay is taken from the weights that are already updated in {count} of {total} "
+    "parameters",
+    "decay of the weights that the gradient was computed at",
+    "put the line of the decay before the line of the update",
+    ("weight *= 1 - rate * decay stands after the update: a share rate * decay of it is lost",),
+    status=Status.WARN,  # a published variant, and too small a change to matter
+)
+DECAY_UNSCALED = Fault(
+    "optimizer.decay_without_rate",
+    "weight decay is not multiplied by the learning rate in {count} of {total} parameters",
+    "rate * weight_decay * weight per step",
+    "multiply the decay by group['lr'], or say that this is intended",
+    ("the decay is subtracted as weight_decay * weight",),
+    status=Status.WARN,  # the AdamW paper allows a decay apart from the rate
+)
+DECAY_TWICE = Fault(
+    "optimizer.decay_twice",
+    "weight decay is applied twice per step in {count} of {total} parameters",
+    "once per step",
+    "keep one of the two lines that decay",
+    ("the decay is added to the gradient and taken from the weight, or two loops apply it",),
 )
 NO_CORRECTION = Fault(
     "optimizer.no_bias_correction",
     "Adam's first step is {ratio} learning rates instead of 1 in {count} of {total} parameters",
     "1: divided by 1 - beta ** step, both averages cancel in the first step",
     "divide the averages by 1 - beta1 ** step and 1 - beta2 ** step",
-    ("the averages are used without bias correction",),
+    ("{how}",),
 )
 STEP_COUNTER = Fault(
     "optimizer.step_counter",
-    "Adam's first step is taken as a later one ({ratio} learning rates instead of 1) in {count} "
-    "of {total} parameters",
-    "every parameter's first step counts as step 1",
-    "count steps once per call of step(), not once per parameter",
-    ("the step counter is raised inside the loop over parameters, or starts too high",),
+    "Adam's bias correction counts its steps in another way in {count} of {total} parameters",
+    "step 1, 2, 3 ... for every parameter, one more at each call of step()",
+    "count steps once per call of step(), beginning with 1",
+    ("{how}",),
+)
+AVERAGES = Fault(
+    "optimizer.wrong_averages",
+    "{kind} does not average gradients as Adam does in {count} of {total} parameters",
+    "beta1 * first + (1 - beta1) * grad, beta2 * second + (1 - beta2) * grad ** 2, and its root",
+    "compare the lines of the two averages with the formulas of Adam, one by one",
+    ("{how}",),
+)
+EPS = Fault(
+    "optimizer.eps_placement",
+    "eps stands in another place than in torch in {count} of {total} parameters, which changes the "
+    "updates where gradients are as small as eps",
+    "root(second / (1 - beta2 ** step)) + eps",
+    "nothing to mend if this is intended; otherwise add eps last, after root and correction",
+    ("{how}",),
+    status=Status.WARN,  # libraries differ here by design
+)
+MOMENTUM_IGNORED = Fault(
+    "optimizer.momentum_ignored",
+    "{kind} has a momentum of {momentum} in its settings and uses none in {count} of {total} "
+    "parameters",
+    "a buffer that keeps momentum times its last value",
+    "search step() for the buffer: is it kept in self.state from one call to the next?",
+    ("the buffer is made anew at every step, or momentum is not read",),
+)
+OTHER_RULE = Fault(
+    "optimizer.other_rule",
+    "{kind} is named like a rule that its updates do not follow in {count} of {total} parameters",
+    "the updates of torch's {kind} with the same settings and gradients",
+    "compare five updates with torch.optim.{known}, parameter by parameter",
+    status=Status.WARN,  # a variant of one's own may have kept the name
+)
+GROUP_EMPTY = Fault(
+    "optimizer.no_decay_group_empty",
+    "the group without weight decay is empty, so that {count} biases and gains of norms decay",
+    "a group that holds the parameters it was made for",
+    "choose by shape: decay for parameters with ndim >= 2, none for the others",
+    ("the list of names to leave out holds names that this model does not have",),
+)
+DECAY_SWAPPED = Fault(
+    "optimizer.decay_swapped",
+    "weight decay pulls {count:bias or gain|biases and gains} of this model and none of its "
+    "matrices",
+    "decay on matrices; biases and gains of norms are what recipes leave out",
+    "exchange the two groups: decay for parameters with ndim >= 2, none for the others",
+    ("the two lists of parameters are exchanged",),
+)
+DECAY_UNEVEN = Fault(
+    "optimizer.decay_uneven",
+    "{count} of {total} parameters of one kind, {kind}, decay, and the others do not",
+    "all parameters of a kind in one group",
+    "choose by shape: decay for parameters with ndim >= 2, none for the others",
+    ("the list of names to leave out matches some of them only",),
+)
+GAINS_DECAY = Fault(
+    "optimizer.gains_decay",
+    "biases are left out of weight decay, and {count:gain of a norm is|gains of norms are} not",
+    "no decay for parameters with ndim < 2: it pulls the gains from 1 to 0",
+    "choose by shape: decay for parameters with ndim >= 2, none for the others",
+    ("the list of names to leave out does not match the norms of this model",),
+    status=Status.WARN,  # leaving out the biases alone is a recipe of its own
 )
 TOO_LARGE = Fault(
     "optimizer.update_too_large",
@@ -138,6 +252,14 @@ RISES = Fault(
     "begin with a warm-up of 100 steps, or halve the learning rate ({rate})",
     ("without a warm-up, the first steps are too long",),
     status=Status.WARN,
+)
+STUCK_AT_ZERO = Fault(
+    "optimizer.stuck_at_zero",
+    "{count:parameter begins|parameters begin} at 0 and {count:has|have} a gradient, and no step "
+    "moves {count:it|them}",
+    "every parameter with a gradient moves, also from 0",
+    "take a factor of 1 where the norm of a parameter is 0",
+    ("the update is multiplied by the size of the weights, as a trust ratio is",),
 )
 ROUNDING = Fault(
     "optimizer.lost_to_rounding",

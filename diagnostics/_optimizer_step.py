@@ -7,9 +7,11 @@ there nothing is lost to rounding, and no zero-initialised head hides the layers
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -38,6 +40,8 @@ class Coverage:
     unregistered: list[str]  # shapes of tensors that the loss trains and the model does not list
     rates: list[float]  # learning rate per group, as training will use it
     classes: list[str]  # of the optimizers
+    needs_closure: bool  # step() cannot be called without one, as LBFGS'
+    empty_without_decay: list[int]  # numbers of groups that hold nothing, beside ones that decay
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,13 @@ class Move:
     motion: Tensor  # caused by the gradient
     decay: Tensor  # what happens without one
     group: dict[str, Any]
+    kind: str = ""  # class of its module and its name there, such as "LayerNorm.weight"
+    start: float = 0.0  # median before any jitter
+
+    @property
+    def is_bias(self) -> bool:
+        """Whether the parameter is called a bias."""
+        return self.kind.rpartition(".")[2] == "bias"
 
 
 @dataclass(frozen=True)
@@ -59,6 +70,7 @@ class Trial:
     losses: list[float]  # before each step, and after the last
     ratios: list[float]  # size of the update over size of the weights, per step
     still: list[str]  # parameters with a gradient that no step moved
+    still_at_zero: list[str]  # of them, those that are 0 everywhere, where no rounding hinders
     moved_share: float  # of the elements that had a gradient
 
 
@@ -105,6 +117,8 @@ def measure_coverage(probe: Probe, make_optimizer: MakeOptimizer) -> Coverage:
             ],
             rates=[rate for group in groups if (rate := rate_of(group)) is not None],
             classes=[type(optimizer).__name__ for optimizer in optimizers],
+            needs_closure=any(map(_needs_closure, optimizers)),
+            empty_without_decay=_empty_without_decay(groups),
         )
 
 
@@ -132,9 +146,8 @@ def measure_moves(probe: Probe, make_optimizer: MakeOptimizer) -> list[Move]:
         decay = without[move.name].motion
         # where the decay is not a setting of the group it cannot be switched off, only subtracted
         motion = move.motion if "weight_decay" in move.group else move.motion - decay
-        moves.append(
-            Move(move.name, move.weight, move.gradient, motion, decay, without[move.name].group)
-        )
+        group = without[move.name].group
+        moves.append(replace(move, motion=motion, decay=decay, group=group))
     return moves
 
 
@@ -149,25 +162,49 @@ def measure_trial(probe: Probe, make_optimizer: MakeOptimizer) -> Trial:
         start = {name: p.detach().clone() for name, p in parameters.items()}
         touched = {name: torch.zeros_like(p, dtype=torch.bool) for name, p in parameters.items()}
         for _ in range(TRIAL_STEPS):
-            losses.append(_backward(probe, model))
+            losses.append(backward(probe, model))
             before = [p.detach().clone() for p in parameters.values()]
             for name, parameter in parameters.items():
                 if parameter.grad is not None:
                     touched[name] |= _dense(parameter.grad) != 0
-            for optimizer in optimizers:
-                optimizer.step()
+            with _warmed_up(optimizers, len(losses)):
+                for optimizer in optimizers:
+                    optimizer.step()
             ratios.append(_norm(_difference(parameters.values(), before)) / _norm(before))
         with torch.no_grad():
             losses.append(probe.loss(model, _batch(probe))[1].detach())
         moved = {n: (p.detach() != start[n]) & touched[n] for n, p in parameters.items()}
         counts = {n: int(mask.sum()) for n, mask in moved.items()}
         wanted = {n: int(mask.sum()) for n, mask in touched.items()}
+        still = [name for name in parameters if wanted[name] and not counts[name]]
     return Trial(
         losses=[float(loss.double().mean()) for loss in losses],
         ratios=ratios,
-        still=[name for name in parameters if wanted[name] and not counts[name]],
+        still=still,
+        still_at_zero=[name for name in still if not start[name].any()],
         moved_share=sum(counts.values()) / max(1, sum(wanted.values())),
     )
+
+
+@contextmanager
+def _warmed_up(optimizers: list[Any], step: int) -> Iterator[None]:
+    """Lend RMSprop the rate with which its updates have the size that they keep later.
+
+    It divides by the root of an average that begins at 0 and is not corrected: its first step is
+    rate / root(1 - alpha), ten rates as torch has it, by its own definition and for some steps.
+    """
+    lent: list[tuple[dict[str, Any], Any]] = []
+    for optimizer in optimizers:
+        if "rmsprop" not in type(optimizer).__name__.lower():
+            continue
+        for group in optimizer.param_groups:
+            alpha = next((group[name] for name in ("alpha", "rho", "beta") if name in group), None)
+            if isinstance(alpha, float) and 0 < alpha < 1 and "lr" in group:
+                lent.append((group, group["lr"]))
+                group["lr"] = group["lr"] * math.sqrt(1 - alpha**step)
+    yield
+    for group, rate in lent:
+        group["lr"] = rate
 
 
 def set_usual_rate(probe: Probe, optimizers: list[Optimizer]) -> None:
@@ -207,14 +244,14 @@ def _first_step(probe: Probe, make_optimizer: MakeOptimizer, *, keep_gradient: b
     """Take one step, with the decay switched off or with the gradient set to zero."""
     with (
         probe.seeded("optimizer"),
-        probe.model(train=True, exact=True, jitter=JITTER_STD) as model,
+        probe.model(train=True, exact=probe.batch_runs_in_float64, jitter=JITTER_STD) as model,
     ):
         optimizers = as_optimizers(make_optimizer(model))
         set_usual_rate(probe, optimizers)
         groups = [group for o in optimizers for group in o.param_groups]
         group_of = {id(p): group for group in groups for p in group["params"]}
         settings = [{k: v for k, v in group.items() if k != "params"} for group in groups]
-        _backward(probe, model)
+        backward(probe, model)
         moving = {n: p for n, p in model.named_parameters() if p.grad is not None}
         gradients = {n: _dense(p.grad).clone() for n, p in moving.items()}
         before = {n: p.detach().clone() for n, p in moving.items()}
@@ -228,6 +265,8 @@ def _first_step(probe: Probe, make_optimizer: MakeOptimizer, *, keep_gradient: b
         for optimizer in optimizers:
             optimizer.step()
         settings_of = {id(group): kept for group, kept in zip(groups, settings, strict=True)}
+        kinds = _kinds(model)
+        starts = dict(probe.pipeline.model.named_parameters())
         return [
             Move(
                 name,
@@ -236,20 +275,70 @@ def _first_step(probe: Probe, make_optimizer: MakeOptimizer, *, keep_gradient: b
                 (parameter.detach() - before[name]).clone(),
                 torch.zeros_like(before[name]),
                 settings_of.get(id(group_of.get(id(parameter))), {}),
+                kinds[name],
+                float(starts[name].detach().float().median()) if name in starts else 0.0,
             )
             for name, parameter in moving.items()
         ]
 
 
-def _backward(probe: Probe, model: nn.Module) -> Tensor:
-    for parameter in model.parameters():
-        parameter.grad = None
+def _kinds(model: nn.Module) -> dict[str, str]:
+    """Return, by name, the class of a parameter's module and its name in it."""
+    modules = dict(model.named_modules())
+    places = {name: name.rpartition(".")[::2] for name, _ in model.named_parameters()}
+    return {n: f"{type(modules[path]).__name__}.{leaf}" for n, (path, leaf) in places.items()}
+
+
+def _needs_closure(optimizer: Any) -> bool:
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    return closure is not None and closure.default is inspect.Parameter.empty
+
+
+def _empty_without_decay(groups: list[dict[str, Any]]) -> list[int]:
+    decays = [group.get("weight_decay") or 0.0 for group in groups]
+    empty = [n for n, group in enumerate(groups) if not group["params"] and not decays[n]]
+    return empty if any(decays) else []
+
+
+def backward(probe: Probe, model: nn.Module) -> Tensor:
+    """Write the gradient of one batch, clipped to norm 1; return the loss."""
     with torch.enable_grad():
         loss = probe.loss(model, _batch(probe))[1]
-        loss.backward()
+        found = gradient_of(model, loss, dense=False)  # hooks may step in backward() itself
+    for name, parameter in model.named_parameters():
+        parameter.grad = found[name].clone() if name in found else None
     dense = [p for p in model.parameters() if p.grad is None or p.grad.layout == torch.strided]
     nn.utils.clip_grad_norm_(dense, 1.0)  # as most loops do; Adam hardly notices
     return loss.detach()
+
+
+def gradient_of(model: nn.Module, loss: Tensor, *, dense: bool = True) -> dict[str, Tensor]:
+    """Return the gradient of a loss without touching `.grad` or the hooks that write it."""
+    parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    if not loss.requires_grad or not parameters:
+        return {}
+    try:
+        found: tuple[Tensor | None, ...] = torch.autograd.grad(
+            loss, list(parameters.values()), allow_unused=True, retain_graph=True
+        )
+    except RuntimeError:  # reentrant checkpointing allows backward() only
+        found = _gradient_by_backward(parameters, loss)
+    kept = {n: g for n, g in zip(parameters, found, strict=True) if g is not None}
+    return {n: _dense(g) for n, g in kept.items()} if dense else kept
+
+
+def _gradient_by_backward(
+    parameters: dict[str, nn.Parameter], loss: Tensor
+) -> tuple[Tensor | None, ...]:
+    saved = {n: p.grad for n, p in parameters.items()}
+    for parameter in parameters.values():
+        parameter.grad = None
+    try:
+        loss.backward(retain_graph=True)
+        return tuple(p.grad for p in parameters.values())
+    finally:
+        for name, parameter in parameters.items():
+            parameter.grad = saved[name]
 
 
 def _batch(probe: Probe) -> Batch:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from diagnostics._position_tables import PositionTable, RowMap, names_relative_positions
 from diagnostics._probe import Probe
-from diagnostics._result import CheckResult, Status
-from diagnostics._text import Text, say
+from diagnostics._result import CheckResult, Status, verdict
+from diagnostics._text import say
 
 EQUAL_ROWS = 0.01  # of a row's size; sound sine tables: 0.3 and more, a slipped exponent: 0.006
 STILL_SHARE = 0.25  # of columns without news; sound sine tables: 0, a slipped exponent: 0.8
@@ -14,7 +14,7 @@ PHASE_ERROR_MAX = 0.1  # radians at the last position: a sine is then off by up 
 
 def not_finite(count: int, T: int) -> CheckResult:
     """Logits that are NaN say nothing of positions."""
-    return result(
+    return verdict(
         Status.FAIL,
         "positions.not_finite",
         say("some logits are NaN, so that nothing can be said of positions"),
@@ -28,7 +28,7 @@ def not_finite(count: int, T: int) -> CheckResult:
 def unused_table(probe: Probe, table: PositionTable, limit: float) -> CheckResult:
     """A table that nothing reads; with rotary positions beside it, only a warning."""
     relative = names_relative_positions(probe.pipeline.model)
-    return result(
+    return verdict(
         Status.WARN if relative else Status.FAIL,
         "positions.unused_table",
         say("the position table {path} has no influence on any logit", path=table.path),
@@ -50,17 +50,20 @@ def shared_rows(
     """Positions that read the row of an earlier one."""
     t, T = lacking[0], row_map.T
     constant = len(lacking) == T - 1
-    return result(
+    return verdict(
         status,
         "positions.constant" if constant else "positions.shared_rows",
         say(
-            "position {t} has no row of its own in {path}: it is told by an earlier position's",
+            "position {t} reads a row of {path} that an earlier position reads already, so that "
+            "they look the same",
             t=t,
             path=table.path,
         ),
-        measured=say("{count} of {T} positions share a row", count=len(lacking), T=T),
+        measured=say("{count} of {T} positions have no row of their own", count=len(lacking), T=T),
         expected=say("one row for each position"),
-        where=say("positions {first} to {last}", first=t, last=lacking[-1]),
+        where=say("positions {first} to {last}", first=t, last=lacking[-1])
+        if len(lacking) > 1
+        else say("position {first}", first=t),
         causes=(
             say("the index is the same for all positions: zeros(T), or arange over the batch"),
             say("the shape of the index broadcasts one row to all positions"),
@@ -72,9 +75,23 @@ def shared_rows(
     )
 
 
+def read_by_token(table: PositionTable) -> CheckResult:
+    """A position table that is indexed by what stands at the position."""
+    return verdict(
+        Status.FAIL,
+        "positions.read_by_token",
+        say("{path} is read by token ids, not by positions", path=table.path),
+        measured=say("noise in a row moves the logits first where the token of its number stands"),
+        expected=say("row t is read by position t"),
+        causes=(say("the table is called with the ids: {path}(ids)", path=table.path),),
+        next_step=say("read it with torch.arange(T, device=ids.device)"),
+        numbers={"path": table.path, "rows": table.rows},
+    )
+
+
 def table_too_small(table: PositionTable, block: int, offset: int) -> CheckResult:
     """A table that ends before the block does."""
-    return result(
+    return verdict(
         Status.FAIL,
         "positions.table_too_small",
         say(
@@ -96,7 +113,7 @@ def table_too_small(table: PositionTable, block: int, offset: int) -> CheckResul
 
 def equal_rows(table: PositionTable, a: int, b: int, distance: float) -> CheckResult:
     """Two rows of a fixed table that no model can tell apart."""
-    return result(
+    return verdict(
         Status.FAIL,
         "positions.equal_rows",
         say("rows {a} and {b} of the fixed table {path} are the same", a=a, b=b, path=table.path),
@@ -113,7 +130,7 @@ def equal_rows(table: PositionTable, a: int, b: int, distance: float) -> CheckRe
 
 def still_columns_fault(table: PositionTable, share: float, rows: int) -> CheckResult:
     """Columns of a sine table that never move."""
-    return result(
+    return verdict(
         Status.FAIL,
         "positions.still_columns",
         say(
@@ -131,7 +148,7 @@ def still_columns_fault(table: PositionTable, share: float, rows: int) -> CheckR
 
 def twin_columns_fault(table: PositionTable, share: float) -> CheckResult:
     """Columns of a fixed table that repeat others: sines where cosines belong."""
-    return result(
+    return verdict(
         Status.FAIL,
         "positions.twin_columns",
         say(
@@ -149,7 +166,7 @@ def twin_columns_fault(table: PositionTable, share: float) -> CheckResult:
 
 def rounded_angles(path: str, error: float, T: int) -> CheckResult:
     """Rotary frequencies of which 16 bits are left."""
-    return result(
+    return verdict(
         Status.FAIL,
         "positions.rounded_frequencies",
         say("the rotary frequencies in {path} are rounded to 16 bits", path=path),
@@ -163,15 +180,74 @@ def rounded_angles(path: str, error: float, T: int) -> CheckResult:
     )
 
 
-def result(
-    status: Status, reason: str, claim: str, *, causes: tuple[Text, ...] = (), **fields: object
-) -> CheckResult:
-    """Fill in what all results of the check share."""
-    return CheckResult(
-        check="positions",
-        status=status,
-        reason=reason,
-        claim=claim,
-        causes=causes,
-        **fields,  # type: ignore[arg-type]
+def rotary_unused(calls: int) -> CheckResult:
+    """Rotary positions that are there and turn nothing."""
+    return verdict(
+        Status.FAIL,
+        "positions.rotary_unused",
+        say("the model holds rotary positions, and no query or key is turned by its position"),
+        measured=say(
+            "for one token repeated, queries and keys are the same at every position, in {count} "
+            "of {count:call of attention|calls of attention}",
+            count=calls,
+        ),
+        expected=say("other queries and keys at each position"),
+        causes=(
+            say("the rotation is computed and not applied, or its result is thrown away"),
+            say("the rotation runs over the heads: (B, T, H, D) is taken for (B, H, T, D)"),
+        ),
+        next_step=say(
+            "print queries[0, 0, :3] before and after the rotation, for ids of one token"
+        ),
+        numbers={"calls": calls},
+    )
+
+
+def rotary_one_sided(calls: int, *, queries: bool) -> CheckResult:
+    """Queries are turned and keys are not, or the other way round."""
+    turned, still = ("queries", "keys") if queries else ("keys", "queries")
+    return verdict(
+        Status.WARN,
+        "positions.rotary_one_sided",
+        say(
+            "{turned} are turned by their position and {still} are not, so that no score depends "
+            "on the distance alone",
+            turned=turned,
+            still=still,
+        ),
+        measured=say(
+            "for one token repeated, {still} are the same at every position, in {count} of "
+            "{count:call of attention|calls of attention}",
+            still=still,
+            count=calls,
+        ),
+        expected=say(
+            "both turned, unless only {turned} are meant to know their place", turned=turned
+        ),
+        causes=(say("the rotation is applied to {turned} only", turned=turned),),
+        next_step=say("rotate both: queries, keys = rotate(queries), rotate(keys)"),
+        numbers={"calls": calls},
+    )
+
+
+def rotary_not_relative(error: float) -> CheckResult:
+    """Scores that change when both tokens move on together: no rotation by the distance."""
+    return verdict(
+        Status.WARN,
+        "positions.rotary_not_relative",
+        say(
+            "for one token repeated, attention scores depend on where it stands, not on the "
+            "distance alone, as rotary positions make them do"
+        ),
+        measured=say("scores of equal distance differ by {error:%} of the largest", error=error),
+        expected=say("equal scores at equal distance, unless a norm with gains follows"),
+        causes=(
+            say(
+                "the pairs that are turned together have two angles: a table for neighbours "
+                "(0, 1) is used with halves (0, D / 2), or the other way round"
+            ),
+            say("a sign of the rotation is wrong: (a cos - b sin, b cos + a sin) is meant"),
+        ),
+        next_step=say("check that |rotate(x)| = |x| at each position, for random x"),
+        numbers={"lag_error": error},
     )

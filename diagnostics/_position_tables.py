@@ -17,6 +17,7 @@ _TABLE = re.compile(r"(^|[._])((wpe|pe|pos)([._\d]|$)|posi|pos_?(e|tab))")
 # rotations, relative distances and biases are not looked up by position
 _OTHER = re.compile(r"rot|rope|freq|rel|alibi|bias|proj|(^|[._])(cos|sin)([._]|$)")
 _RELATIVE = re.compile(r"rot(ary|ate)|rope|freq|relative|alibi|(^|[._])(cos|sin)([._]|$)")
+_ROTARY = re.compile(r"rotary|rope|inv_?freq|(^|[._\s])(cos|sin)(_cached)?([._\s]|$)")
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,14 @@ def find_tables(model: nn.Module) -> list[PositionTable]:
         if _TABLE.search(name) and not _OTHER.search(name):
             found.append(PositionTable(path, len(table), tensor.requires_grad))
     return found
+
+
+def names_rotary_positions(model: nn.Module) -> bool:
+    """Whether something is named after rotary positions, and nothing after other relative ones."""
+    names = [path for path, _ in (*model.named_parameters(), *model.named_buffers())]
+    names += [f"{path} {type(module).__name__}" for path, module in model.named_modules()]
+    text = "\n".join(names).lower()
+    return bool(_ROTARY.search(text)) and not re.search(r"alibi|relative|rel_pos|bias_table", text)
 
 
 def names_relative_positions(model: nn.Module) -> bool:

@@ -7,7 +7,6 @@ Shapes: B batch, T time, V vocabulary, W width of the logits.
 
 from __future__ import annotations
 
-import copy
 import math
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from diagnostics._adapter import Adapter
+from diagnostics._clone import clone
 from diagnostics._guard import (
     EntryState,
     borrowed,
@@ -142,6 +142,11 @@ class Probe:
         """The longest context the model takes, in tokens; None when nothing limits or says it."""
         said = self.pipeline.block_size or _config_number(self.pipeline.model, _BLOCK_NAMES)
         return said or self._longest_taken()
+
+    @cached_property
+    def model_states_block(self) -> bool:
+        """Whether the model's own configuration says a block; a Pipeline may say one for it."""
+        return _config_number(self.pipeline.model, _BLOCK_NAMES) is not None
 
     @cached_property
     def probe_length(self) -> int:
@@ -291,6 +296,18 @@ class Probe:
                 return False
         return True
 
+    @cached_property
+    def batch_runs_in_float64(self) -> bool:
+        """Whether `batch` with its attention mask gives a finite loss in float64, too.
+
+        A mask filled with the smallest float64 number becomes -inf in a softmax that computes in
+        float32: rows that see pads only turn into NaN, which never happens in training.
+        """
+        if not self.runs_in_float64 or self.batch.attention_mask is None:
+            return self.runs_in_float64
+        with self.model(exact=True) as model, self.seeded("float64"), torch.no_grad():
+            return bool(self.loss(model)[1].isfinite().all())
+
     def noise(self, model: nn.Module, tokens: Tensor) -> float:
         """Return how far equal rows of (B, T) tokens differ by their place in the batch alone."""
         forward = self.logits(model, tokens)
@@ -307,7 +324,7 @@ class Probe:
         original = self.pipeline.model
         tokens = self.tokens(2, min(4, self.probe_length))
         try:
-            twin = copy.deepcopy(original)
+            twin = clone(original)
         except Exception as error:  # any: user classes may refuse in any way
             self.notes.append(
                 f"the model cannot be deep-copied ({type(error).__name__}); the original was used "
@@ -349,7 +366,7 @@ class Probe:
         if fresh_model is not None and fresh_model is not self.pipeline.model:
             yield fresh_model.to(self.device)
         elif self.copies_are_independent:
-            yield copy.deepcopy(self.pipeline.model)
+            yield clone(self.pipeline.model)
         else:
             with borrowed(self.pipeline.model) as model:
                 yield model
@@ -377,7 +394,7 @@ class Probe:
     def _trial_model(self) -> nn.Module:
         """A copy to try sizes on: a model may keep state from the first call that it gets."""
         try:
-            return copy.deepcopy(self.pipeline.model)
+            return clone(self.pipeline.model)
         except Exception:  # any: user classes may refuse in any way
             return self.pipeline.model
 

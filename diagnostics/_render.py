@@ -14,7 +14,7 @@ from diagnostics._report import Report
 from diagnostics._result import CheckResult, Status
 
 WIDTH = 88
-_LABELS = {
+LABELS = {
     Status.PASS: "[OK]",
     Status.WARN: "[WARN]",
     Status.FAIL: "[FAIL]",
@@ -27,21 +27,19 @@ _LABEL_WIDTH = 9  # "measured" and "expected", and a space
 
 def render_result(result: CheckResult) -> str:
     """Render one result: a line when it passed, all its fields when it did not."""
-    lines = _wrap(f"{_LABELS[result.status]} {result.check}: ", result.claim, 4)
+    lines = wrap(f"{LABELS[result.status]} {result.check}: ", result.claim, 4)
     if result.consequence_of is not None:
-        lines += _field(
-            "because", f"likely a consequence of {result.consequence_of}: mend it first"
-        )
+        lines += field("because", f"likely a consequence of {result.consequence_of}: mend it first")
     if result.status is Status.PASS:
         return "\n".join(lines)
-    lines += _field("measured", result.measured)
-    lines += _field("expected", result.expected)
-    lines += _field("where", result.where)
+    lines += field("measured", result.measured)
+    lines += field("expected", result.expected)
+    lines += field("where", result.where)
     if result.causes:
         lines.append(" " * _INDENT + "likely causes, most likely first")
         for number, cause in enumerate(result.causes, 1):
-            lines += _wrap(f"    {number}. ", cause, 7)
-    lines += _field("next", result.next_step)
+            lines += wrap(f"    {number}. ", cause, 7)
+    lines += field("next", result.next_step)
     return "\n".join(lines)
 
 
@@ -55,7 +53,7 @@ def render_report(report: Report) -> str:
             lines += ["", f"{stage}"]
         lines += textwrap.indent(render_result(result), "  ").splitlines()
     for note in report.notes:
-        lines += ["", *_wrap("note: ", note, 6)]
+        lines += ["", *wrap("note: ", note, 6)]
     lines += ["", *_headline(report)]
     return "\n".join(lines).lstrip("\n")
 
@@ -69,7 +67,7 @@ def render_catalog() -> str:
         if row.stage != stage:
             stage = row.stage
             lines.append(stage)
-        lines += _wrap(f"  {row.name:<{width}}  ", row.question, width + 4)
+        lines += wrap(f"  {row.name:<{width}}  ", row.question, width + 4)
     return "\n".join(lines)
 
 
@@ -79,9 +77,9 @@ def _headline(report: Report) -> list[str]:
     lines = [f"{len(report.results)} checks: {shown} ({report.seconds:.1f} s)"]
     first = report.first_failure
     if first is not None:
-        lines += _wrap("mend first: ", f"{first.check} ({first.stage}): {first.claim}", 4)
+        lines += wrap("mend first: ", f"{first.check} ({first.stage}): {first.claim}", 4)
         if first.next_step:
-            lines += _wrap("       next: ", first.next_step, 4)
+            lines += wrap("       next: ", first.next_step, 4)
     elif report.passed and counts[Status.SKIP]:
         lines.append("all checks that could run passed; a skipped check says what unlocks it")
     elif report.passed:
@@ -100,11 +98,12 @@ _WORDS = {
 }
 
 
-def _field(label: str, text: str) -> list[str]:
+def field(label: str, text: str) -> list[str]:
+    """Return a labelled text, indented; nothing for an empty one."""
     if not text:
         return []
     prefix = " " * _INDENT + f"{label:<{_LABEL_WIDTH}}"
-    return _wrap(prefix, text, len(prefix))
+    return wrap(prefix, text, len(prefix))
 
 
 def _columns() -> int:
@@ -112,7 +111,8 @@ def _columns() -> int:
     return max(40, min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns))
 
 
-def _wrap(prefix: str, text: str, hanging: int) -> list[str]:
+def wrap(prefix: str, text: str, hanging: int) -> list[str]:
+    """Return lines that fit the terminal; all but the first hang by so many columns."""
     return textwrap.wrap(
         prefix + text,
         _columns() - 2,  # a report indents results by two

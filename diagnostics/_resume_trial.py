@@ -65,6 +65,7 @@ class _Chance:
 class Trip:
     """Everything that was seen."""
 
+    start: State  # the model before its first step
     saved: State  # the model at the moment of saving
     saved_optimizer: OptimizerState
     after_saving: State
@@ -100,6 +101,7 @@ def _trip(probe: Probe, model: nn.Module, folder: Path) -> Trip:
     step = _train_step(probe)
     batches = [_pair(probe, number) for number in range(STEPS_BEFORE + STEPS_AFTER)]
     optimizer = make_optimizer(model)
+    start = read_state(model)
     for pair in batches[:STEPS_BEFORE]:
         step(model, optimizer, *pair)
     _lower_rates(optimizer)
@@ -121,6 +123,7 @@ def _trip(probe: Probe, model: nn.Module, folder: Path) -> Trip:
     again = [_number(step(twin, twin_optimizer, *pair)) for pair in batches[STEPS_BEFORE:]]
     resumed = read_state(twin)
     return Trip(
+        start,
         saved,
         saved_optimizer,
         after_saving,

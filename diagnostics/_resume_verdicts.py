@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 from torch import Tensor
 
@@ -27,17 +26,17 @@ def judge_saving(trip: Trip) -> Iterator[CheckResult]:
     moved = trip.saved.device != trip.after_saving.device
     if weights or moments or modes or moved:
         what = (
-            f"{len(weights)} weights"
+            say("{n:weight|weights}", n=len(weights))
             if weights
-            else f"{len(moments)} optimizer tensors"
+            else say("{n:optimizer tensor|optimizer tensors}", n=len(moments))
             if moments
             else "the device"
             if moved
             else "the mode"
         )
-        yield result(
+        yield verdict(
             Status.FAIL,
-            "save_changes",
+            "resume.save_changes",
             say("saving changes the run that is going on: {what}", what=what),
             measured=say("{name} differs after save_state", name=(weights or moments or [what])[0]),
             expected=say("model and optimizer as before"),
@@ -65,9 +64,9 @@ def judge_model(trip: Trip) -> Iterator[CheckResult]:
             causes = (
                 (say("{name} comes back {change}", name=name, change=change),) if change else ()
             )
-        yield result(
+        yield verdict(
             Status.FAIL,
-            "weights",
+            "resume.weights",
             say(
                 "{n} of {total} weights come back changed",
                 n=len(wrong),
@@ -84,7 +83,39 @@ def judge_model(trip: Trip) -> Iterator[CheckResult]:
             next_step=say("write copies at the moment of saving; see `checkpoint`"),
             numbers={"weights": wrong},
         )
+    yield from _judge_buffers(trip)
     yield from _judge_structure(trip)
+
+
+def _judge_buffers(trip: Trip) -> Iterator[CheckResult]:
+    """What training moves beside the weights; a table that is made anew is left alone."""
+    start, saved, loaded = trip.start.buffers, trip.saved.buffers, trip.loaded.buffers
+    trained = {n: saved[n] for n in _different(saved, start) if n in trip.saved.persistent}
+    wrong = _different(trained, loaded)
+    if wrong:
+        name = wrong[0]
+        restarts = name in start and name in loaded and same_bytes(start[name], loaded[name])
+        yield verdict(
+            Status.FAIL,
+            "resume.buffers",
+            say(
+                "{n} of {total} buffers that training moves come back changed",
+                n=len(wrong),
+                total=len(trained),
+            ),
+            measured=say(
+                "{name} differs by {d}", name=name, d=_distance(saved[name], loaded.get(name))
+            ),
+            expected=say("equal bit for bit"),
+            where=say("{names}", names=some(wrong)),
+            causes=(
+                (say("they are not saved, and start again as in a new model"),)
+                if restarts
+                else (say("they are not saved, or not found by their name"),)
+            ),
+            next_step=say("save the whole model.state_dict(), and load it with strict=True"),
+            numbers={"buffers": wrong},
+        )
 
 
 def _judge_structure(trip: Trip) -> Iterator[CheckResult]:
@@ -92,10 +123,13 @@ def _judge_structure(trip: Trip) -> Iterator[CheckResult]:
     saved, loaded = trip.saved, trip.loaded
     frozen = [n for n, was in saved.trainable.items() if loaded.trainable.get(n, was) != was]
     if frozen:
-        yield result(
+        yield verdict(
             Status.FAIL,
-            "frozen",
-            say("{n} parameters change between frozen and trainable", n=len(frozen)),
+            "resume.frozen",
+            say(
+                "{n:parameter changes|parameters change} between frozen and trainable",
+                n=len(frozen),
+            ),
             measured=say(
                 "{name}.requires_grad is {now}", name=frozen[0], now=loaded.trainable[frozen[0]]
             ),
@@ -106,9 +140,9 @@ def _judge_structure(trip: Trip) -> Iterator[CheckResult]:
         )
     if saved.ties - loaded.ties:
         names = sorted(next(iter(saved.ties - loaded.ties)))
-        yield result(
+        yield verdict(
             Status.FAIL,
-            "untied",
+            "resume.untied",
             say("weights that were one tensor come back as two"),
             measured=say("{names} do not share storage", names=" and ".join(names)),
             expected=say("one parameter, trained as one"),
@@ -122,9 +156,9 @@ def judge_optimizer(probe: Probe, trip: Trip) -> Iterator[CheckResult]:
     saved, loaded = trip.saved_optimizer, trip.loaded_optimizer
     if loaded.foreign or saved.covered - loaded.covered:
         lost = sorted(saved.covered - loaded.covered)
-        yield result(
+        yield verdict(
             Status.FAIL,
-            "optimizer_elsewhere",
+            "resume.optimizer_elsewhere",
             say("the loaded optimizer does not step the loaded model"),
             measured=say(
                 "{n} of its parameters are not the model's; {m} of the model's are not in it",
@@ -142,9 +176,9 @@ def judge_optimizer(probe: Probe, trip: Trip) -> Iterator[CheckResult]:
         )
         return
     if saved.kind != loaded.kind:
-        yield result(
+        yield verdict(
             Status.FAIL,
-            "optimizer_class",
+            "resume.optimizer_class",
             say("{was} is saved and {now} comes back", was=saved.kind, now=loaded.kind),
             measured=say("{now}", now=loaded.kind),
             expected=say("{was}", was=saved.kind),
@@ -161,21 +195,21 @@ def _judge_moments(trip: Trip) -> Iterator[CheckResult]:
     if not wrong:
         return
     missing = [name for name in wrong if name not in loaded]
-    reason = "optimizer_state"
+    reason = "resume.optimizer_state"
     causes: tuple[Text, ...] = ()
     if len(missing) == len(saved):
-        reason = "optimizer_state_lost"
+        reason = "resume.optimizer_state_lost"
         causes = (say("optimizer.state_dict() is not written, or not loaded"),)
     elif not _different(trip.continued_optimizer.tensors, loaded):
         causes = (say("the file holds references: the run that went on changed them"),)
     elif any(_is_another(saved, loaded, name) for name in wrong):
-        reason = "moments_swapped"
+        reason = "resume.moments_swapped"
         causes = (say("parameters are grouped or ordered otherwise than when they were saved"),)
-    yield result(
+    yield verdict(
         Status.FAIL,
         reason,
         say("the optimizer's moments are lost: it starts like a new one")
-        if reason == "optimizer_state_lost"
+        if reason == "resume.optimizer_state_lost"
         else say(
             "{n} of {total} optimizer tensors come back changed", n=len(wrong), total=len(saved)
         ),
@@ -205,9 +239,9 @@ def _judge_settings(probe: Probe, trip: Trip) -> Iterator[CheckResult]:
         restarts = is_rate and math.isclose(ratio, 1 / RATE_FACTOR, rel_tol=1e-6)
         # a loop that sets the rate from a schedule at every step does not need the saved one
         scheduled = is_rate and probe.pipeline.learning_rate is not None
-        yield result(
+        yield verdict(
             Status.WARN if scheduled else Status.FAIL,
-            "learning_rate" if is_rate else "settings",
+            "resume.learning_rate" if is_rate else "resume.settings",
             say("the learning rate comes back as {now}, saved as {was}", now=now[key], was=was[key])
             if is_rate
             else say(
@@ -245,9 +279,9 @@ def judge_step(trip: Trip) -> Iterator[CheckResult]:
         1: "the step is counted once more on loading: one step is left out",
         -STEPS_BEFORE: "the step is not saved, or starts at 0 again",
     }.get(off if off is not None else 99)
-    yield result(
+    yield verdict(
         Status.FAIL,
-        "step",
+        "resume.step",
         say(
             "the run was saved after step {was} and goes on from {now}",
             was=STEPS_BEFORE,
@@ -278,12 +312,12 @@ def judge_future(trip: Trip) -> Iterator[CheckResult]:
             causes = (say("the loaded model stays in eval mode: its dropout is off"),)
         elif _different(trip.saved.buffers, trip.loaded.buffers):
             causes = (say("buffers of the model come back changed"),)
-        yield result(
+        yield verdict(
             Status.FAIL,
-            "diverges",
+            "resume.diverges",
             say("the resumed run leaves the path of the run that never stopped"),
             measured=say(
-                "{name} differs by {d} after {n} steps",
+                "{name} differs by {d} after {n:step|steps}",
                 name=name,
                 n=STEPS_BEFORE,
                 d=_distance(trip.continued.parameters[name], trip.resumed.parameters.get(name)),
@@ -307,9 +341,9 @@ def judge_future(trip: Trip) -> Iterator[CheckResult]:
 def judge_chance(trip: Trip) -> Iterator[CheckResult]:
     """The random state comes back, where steps draw from it."""
     if trip.draws_random and not trip.random_kept:
-        yield result(
+        yield verdict(
             Status.WARN,
-            "random_state",
+            "resume.random_state",
             say("the random state is not restored: dropout takes another course after loading"),
             measured=say("torch's random state differs from that at saving"),
             expected=say("equal, where a run must repeat itself exactly"),
@@ -338,8 +372,3 @@ def _is_another(saved: dict[str, Tensor], loaded: dict[str, Tensor], name: str) 
 
 def _listed(losses: list[float]) -> str:
     return ", ".join(f"{loss:.4f}" for loss in losses)
-
-
-def result(status: Status, word: str, claim: Text, **fields: Any) -> CheckResult:
-    """Return a verdict of this check; `word` is what its reason id ends with."""
-    return verdict(status, f"resume.{word}", claim, **fields)

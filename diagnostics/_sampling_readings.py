@@ -74,66 +74,81 @@ def alternatives(setting: Setting) -> Iterator[Tensor]:
 
 def plain_mistakes() -> Iterator[tuple[str, Formula]]:
     """Yield what may come where all filters are off."""
-    yield "logits", lambda s: s.logits.double()
-    yield "log_probabilities", lambda s: s.logits.double().log_softmax(-1)
-    yield "unnormalised", lambda s: s.logits.double().exp()
-    yield "unnormalised", lambda s: (s.logits.double() - s.logits.max()).exp()
-    yield "argmax_only", lambda s: keep_best(s.logits.double(), 1).softmax(-1)
-    yield "softmax_twice", lambda s: s.logits.double().softmax(-1).softmax(-1)
-    yield "logits_rescaled", lambda s: s.logits.double().clamp(min=0) / s.logits.clamp(min=0).sum()
-    yield "logits_rescaled", lambda s: s.logits.double() / s.logits.double().sum()
-    yield "negated", lambda s: (-s.logits.double()).softmax(-1)
-    yield "uniform", lambda s: torch.full_like(s.logits, 1 / len(s.logits)).double()
+    yield "sampling.logits", lambda s: s.logits.double()
+    yield "sampling.log_probabilities", lambda s: s.logits.double().log_softmax(-1)
+    yield "sampling.unnormalised", lambda s: s.logits.double().exp()
+    yield "sampling.unnormalised", lambda s: (s.logits.double() - s.logits.max()).exp()
+    yield "sampling.argmax_only", lambda s: keep_best(s.logits.double(), 1).softmax(-1)
+    yield "sampling.softmax_twice", lambda s: s.logits.double().softmax(-1).softmax(-1)
+    yield (
+        "sampling.logits_rescaled",
+        lambda s: s.logits.double().clamp(min=0) / s.logits.clamp(min=0).sum(),
+    )
+    yield "sampling.logits_rescaled", lambda s: s.logits.double() / s.logits.double().sum()
+    yield "sampling.negated", lambda s: (-s.logits.double()).softmax(-1)
+    yield "sampling.uniform", lambda s: torch.full_like(s.logits, 1 / len(s.logits)).double()
 
 
 def temperature_mistakes() -> Iterator[tuple[str, Formula]]:
     """Yield what may come of a temperature that is not 1."""
-    yield "temperature_ignored", lambda s: s.logits.double().softmax(-1)
-    yield "temperature_inverted", lambda s: (s.logits.double() * s.temperature).softmax(-1)
-    yield "temperature_twice", lambda s: (s.logits.double() / s.temperature**2).softmax(-1)
-    yield "temperature_rooted", lambda s: (s.logits.double() / s.temperature**0.5).softmax(-1)
-    yield "temperature_after_softmax", lambda s: s.logits.double().softmax(-1) / s.temperature
-    yield "temperature_after_softmax", _softened
-    yield "argmax_only", lambda s: keep_best(s.logits.double(), 1).softmax(-1)
+    yield "sampling.temperature_ignored", lambda s: s.logits.double().softmax(-1)
+    yield "sampling.temperature_inverted", lambda s: (s.logits.double() * s.temperature).softmax(-1)
+    yield "sampling.temperature_twice", lambda s: (s.logits.double() / s.temperature**2).softmax(-1)
+    yield (
+        "sampling.temperature_rooted",
+        lambda s: (s.logits.double() / s.temperature**0.5).softmax(-1),
+    )
+    yield (
+        "sampling.temperature_after_softmax",
+        lambda s: s.logits.double().softmax(-1) / s.temperature,
+    )
+    yield "sampling.temperature_after_softmax", _softened
+    yield "sampling.argmax_only", lambda s: keep_best(s.logits.double(), 1).softmax(-1)
 
 
 def top_k_mistakes() -> Iterator[tuple[str, Formula]]:
     """Yield what may come of top-k."""
-    yield "top_k_ignored", lambda s: s.logits.double().softmax(-1)
-    for extra, reason in ((1, "top_k_off_by_one"), (-1, "top_k_off_by_one")):
-        yield reason, lambda s, e=extra: _best(s, (s.top_k or 0) + e).softmax(-1)  # type: ignore[misc]
+    yield "sampling.top_k_ignored", lambda s: s.logits.double().softmax(-1)
+    for extra in (1, -1):
+        yield (
+            "sampling.top_k_off_by_one",
+            lambda s, e=extra: _best(s, (s.top_k or 0) + e).softmax(-1),  # type: ignore[misc]
+        )
     for fill in (0.0, -1e-10, -1.0, -10.0, -100.0):
         yield (
-            "top_k_fill",
+            "sampling.top_k_fill",
             lambda s, f=fill: keep_best(s.logits.double(), s.top_k, f).softmax(-1),  # type: ignore[misc]
         )
-    yield "top_k_not_rescaled", _cut_probabilities
-    yield "top_k_keeps_worst", _worst
-    yield "argmax_only", lambda s: keep_best(s.logits.double(), 1).softmax(-1)
-    yield "top_k_unsorted", _mask_in_sorted_order(lambda s: s.top_k or 0)
-    yield "top_k_uniform", lambda s: (_best(s, s.top_k or 0) > -torch.inf).double() / (s.top_k or 1)
+    yield "sampling.top_k_not_rescaled", _cut_probabilities
+    yield "sampling.top_k_keeps_worst", _worst
+    yield "sampling.argmax_only", lambda s: keep_best(s.logits.double(), 1).softmax(-1)
+    yield "sampling.top_k_unsorted", _mask_in_sorted_order(lambda s: s.top_k or 0)
+    yield (
+        "sampling.top_k_uniform",
+        lambda s: (_best(s, s.top_k or 0) > -torch.inf).double() / (s.top_k or 1),
+    )
 
 
 def top_p_mistakes() -> Iterator[tuple[str, Formula]]:
     """Yield what may come of a nucleus."""
-    yield "top_p_ignored", lambda s: s.logits.double().softmax(-1)
-    yield "top_p_drops_crossing", lambda s: nucleus(_soft(s), s.top_p, extra=-1)
-    yield "top_p_drops_crossing", _drops_crossing_or_keeps_first
-    yield "top_p_keeps_one_more", lambda s: nucleus(_soft(s), s.top_p, extra=1)
-    yield "top_p_not_rescaled", lambda s: _soft(s) * (nucleus(_soft(s), s.top_p) > 0)
-    yield "top_p_from_least", _from_least
+    yield "sampling.top_p_ignored", lambda s: s.logits.double().softmax(-1)
+    yield "sampling.top_p_drops_crossing", lambda s: nucleus(_soft(s), s.top_p, extra=-1)
+    yield "sampling.top_p_drops_crossing", _drops_crossing_or_keeps_first
+    yield "sampling.top_p_keeps_one_more", lambda s: nucleus(_soft(s), s.top_p, extra=1)
+    yield "sampling.top_p_not_rescaled", lambda s: _soft(s) * (nucleus(_soft(s), s.top_p) > 0)
+    yield "sampling.top_p_from_least", _from_least
     yield (
-        "top_p_unsorted",
+        "sampling.top_p_unsorted",
         _mask_in_sorted_order(lambda s: int((nucleus(_soft(s), s.top_p) > 0).sum())),
     )
-    yield "top_p_of_each", lambda s: _rescaled(_soft(s) * (_soft(s) >= (s.top_p or 0)))
-    yield "top_p_of_each", lambda s: _rescaled(_soft(s) * (_soft(s) >= 1 - (s.top_p or 0)))
+    yield "sampling.top_p_of_each", lambda s: _rescaled(_soft(s) * (_soft(s) >= (s.top_p or 0)))
+    yield "sampling.top_p_of_each", lambda s: _rescaled(_soft(s) * (_soft(s) >= 1 - (s.top_p or 0)))
     yield (
-        "top_p_of_best",
+        "sampling.top_p_of_best",
         lambda s: _rescaled(_soft(s) * (_soft(s) >= (s.top_p or 0) * _soft(s).max())),
     )
-    yield "top_p_complement", lambda s: nucleus(_soft(s), 1 - (s.top_p or 0))
-    yield "argmax_only", lambda s: keep_best(s.logits.double(), 1).softmax(-1)
+    yield "sampling.top_p_complement", lambda s: nucleus(_soft(s), 1 - (s.top_p or 0))
+    yield "sampling.argmax_only", lambda s: keep_best(s.logits.double(), 1).softmax(-1)
 
 
 def before_temperature(setting: Setting) -> Tensor:

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diagnostics._result import CheckResult, Status
+from diagnostics._result import CheckResult, Status, verdict
 from diagnostics._sampling_readings import Formula, Setting, distribution
-from diagnostics._sampling_words import MISTAKES, result
+from diagnostics._sampling_words import MISTAKES
 from diagnostics._text import say
 
 NOISE = 1e-5  # float32 softmax over 50,000 tokens stays within 3e-6 of float64
@@ -60,18 +60,18 @@ class Session:
     def complaints(self) -> Iterator[CheckResult]:
         """What is wrong beside the numbers: the shape, or an argument that was changed."""
         if self.misshapen:
-            yield result(
+            yield verdict(
                 Status.FAIL,
-                "wrong_shape",
+                "sampling.wrong_shape",
                 say("the function does not return one probability per token"),
                 measured=say("{came}", came=self.misshapen),
                 expected=say("floating shape ({V},), as the logits", V=len(self.logits)),
                 next_step=say("return the probabilities of the whole vocabulary, zeros included"),
             )
         if self.changed_input is not None:
-            yield result(
+            yield verdict(
                 Status.FAIL,
-                "changes_input",
+                "sampling.changes_input",
                 say("the logits that are passed are changed in place"),
                 measured=say("changed by a call with {setting}", setting=str(self.changed_input)),
                 expected=say("the argument as it was: called twice, settings apply twice"),
@@ -126,24 +126,27 @@ def fault(reason: str, wrong: list[tuple[Setting, Tensor]], total: int) -> Check
     setting, got = wrong[0]
     wanted = distribution(setting)
     place = int((got - wanted).abs().nan_to_num(nan=float("inf")).argmax())
-    return result(
+    return verdict(
         Status.FAIL,
         reason,
         say(told),
         measured=say(
-            "token {i} has {got}; {kept} tokens kept, their sum {mass}",
+            "token {i} has {got}; {kept:token|tokens} kept, their sum {mass}",
             i=place,
             got=float(got[place]),
             kept=int((got > 0).sum()),
             mass=float(got.sum()),
         ),
         expected=say(
-            "{wanted}; {kept} tokens kept, sum 1",
+            "{wanted}; {kept:token|tokens} kept, sum 1",
             wanted=float(wanted[place]),
             kept=int((wanted > 0).sum()),
         ),
         where=say(
-            "{n} of {total} calls; first {setting}", n=len(wrong), total=total, setting=str(setting)
+            "{n} of {total:call|calls}; first {setting}",
+            n=len(wrong),
+            total=total,
+            setting=str(setting),
         ),
         causes=(say(cause),) if cause else (),
         next_step=say(cure),

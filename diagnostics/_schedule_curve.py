@@ -86,6 +86,11 @@ class Curve:
         """Whether the rate changes within the first steps."""
         return len({self.rates[step] for step in range(count) if step in self.rates}) > 1
 
+    def place(self, rate: float) -> int | None:
+        """Return the one early step that has this rate; None where it is none, or several."""
+        near = [s for s in range(OFFSETS_MAX) if abs(self.rates.get(s, -1.0) - rate) <= SAME * rate]
+        return near[0] if len(near) == 1 else None
+
     def follows(self, used: Sequence[float], stride: int) -> bool:
         """Whether rates are the curve's, up to one factor, from some place on, by `stride` steps.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,12 +21,15 @@ class Rates:
     """groups: per call of train_step, the rate of each group; windows: the same of accumulate.
 
     asked: whether train_step calls the schedule.    parts: micro-batches per window.
+    around_skip: the rates of each group in the calls before and after one whose gradient is
+        infinite, where the step skips its update then.
     """
 
     groups: list[list[float]] = field(default_factory=list)
     windows: list[list[float]] = field(default_factory=list)
     asked: bool = False
     parts: int = PARTS
+    around_skip: list[list[float]] = field(default_factory=list)
 
     @property
     def moving(self) -> list[bool]:
@@ -42,6 +46,8 @@ def read_rates(probe: Probe) -> Rates:
         with _calls_noted(_code_of(schedule)) as asked:
             found.groups = _rates(probe, step, CALLS, 0)
         found.asked = asked[0]
+        if any(found.moving):
+            found.around_skip = _rates_around_skip(probe, step)
     if probe.pipeline.accumulate is not None:
         found.windows = _rates(probe, probe.pipeline.accumulate, WINDOWS, found.parts)
     return found
@@ -59,6 +65,30 @@ def _rates(probe: Probe, step: Callable[..., Any], count: int, parts: int) -> li
             if call.rates:
                 rates.append(call.rates)
     return rates
+
+
+def _rates_around_skip(probe: Probe, step: Callable[..., Any]) -> list[list[float]]:
+    """Give the step a gradient that overflows, between two ordinary ones."""
+    with probe.model(train=True) as model, probe.seeded("rates"):
+        made, optimizers = build_optimizers(probe, model)
+        poisoned = next(p for p in model.parameters() if p.requires_grad)
+        rates = []
+        for overflows in (False, True, False):
+            pair = random_pair(probe, "rates", 2)
+            handle = poisoned.register_hook(lambda gradient: gradient * math.inf)
+            if not overflows:
+                handle.remove()
+            try:
+                call = call_recorded(model, optimizers, lambda pair=pair: step(model, made, *pair))  # type: ignore[misc]
+            except Exception:  # any: a step may refuse to go on after an overflow
+                return []
+            finally:
+                handle.remove()
+            if overflows and call.moved:
+                return []  # the update was made
+            if not overflows:
+                rates.append(call.rates)
+        return rates
 
 
 def _code_of(schedule: Callable[[int], float]) -> set[CodeType]:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from diagnostics._optimizer_step import gradient_of
 from diagnostics._probe import Batch, Probe
 from diagnostics._step_trial import (
     Call,
@@ -22,7 +23,6 @@ from diagnostics._step_trial import (
     at_weights,
     cosine,
     fit,
-    gradient_of,
     kept_buffers,
     norm,
     reference,

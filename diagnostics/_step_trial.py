@@ -6,10 +6,14 @@ Shapes: B batch, T time, V vocabulary, W width of the logits.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import math
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +24,8 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from diagnostics._optimizer_step import as_optimizers, rate_of
+from diagnostics._clip_calls import Clip, clips_noted
+from diagnostics._optimizer_step import as_optimizers, gradient_of, rate_of
 from diagnostics._probe import Batch, MissingPartError, Probe
 
 Gradient = dict[str, Tensor]
@@ -53,7 +58,21 @@ class Call:
     moved: bool = False
     backward_first: bool = False  # backward() wrote a gradient before the step
     backward_after: bool = False  # or after it
+    wrote: bool = False  # backward() wrote something else than zeros
+    autocast: bool = False  # the optimizer stepped inside an autocast region
+    clips: list[Clip] = field(default_factory=list)
     returned: Any = None
+    graphs: list[weakref.ref[_Alive]] = field(default_factory=list)  # of its forward calls
+
+    def graph_is_alive(self) -> bool:
+        """Whether something still holds the graph of a forward call, and all that hangs on it."""
+        if any(graph() is not None for graph in self.graphs):
+            gc.collect()  # a cycle of the user's own is garbage, not a list of losses
+        return any(graph() is not None for graph in self.graphs)
+
+    def so_far(self) -> tuple[bool, bool]:
+        """Whether backward() has written a gradient in this call, and whether it has stepped."""
+        return self.backward_first or self.backward_after, bool(self.times)
 
     @property
     def steps(self) -> int:
@@ -68,6 +87,10 @@ class Call:
             return math.nan if value is None else float(torch.as_tensor(value).detach())
         except (TypeError, ValueError, RuntimeError):
             return math.nan
+
+
+class _Alive:
+    """Held by a node of a graph, and by nothing else: it goes when the graph goes."""
 
 
 def loss_in(returned: Any) -> Any:
@@ -100,7 +123,12 @@ def call_recorded(model: nn.Module, optimizers: Sequence[Any], step: Callable[[]
         before={n: p.detach().clone() for n, p in parameters.items()},
         left={n: _dense(p.grad).clone() for n, p in parameters.items() if p.grad is not None},
     )
-    with torch.enable_grad(), _watched(model, call), _recorded(model, optimizers, call) as held:
+    with (
+        torch.enable_grad(),
+        _watched(model, call),
+        _recorded(model, optimizers, call) as held,
+        clips_noted(call.so_far) as call.clips,
+    ):
         call.returned = step()
     call.kept = {n: _dense(gradient) for n, gradient in held.items()}
     call.moved = any(not torch.equal(p.detach(), call.before[n]) for n, p in parameters.items())
@@ -161,6 +189,7 @@ def _record(optimizer: Any, names: dict[int, str], call: Call, held: dict[str, T
         return
     call.steppers.append(optimizer)
     call.maximize |= all(bool(group.get("maximize")) for group in optimizer.param_groups)
+    call.autocast |= torch.is_autocast_enabled(own[0].device.type)
     if not call.times:
         call.rates = [rate_of(group) or 0.0 for group in optimizer.param_groups]
     scale = getattr(optimizer, "grad_scale", None)  # a GradScaler leaves it to a fused optimizer
@@ -186,13 +215,23 @@ def _watched(model: nn.Module, call: Call) -> Iterator[None]:
 
         return hook
 
+    def mark(module: nn.Module, args: Any, output: Any) -> None:
+        for node in _nodes(output):
+            alive = _Alive()
+            call.graphs.append(weakref.ref(alive))
+            with contextlib.suppress(RuntimeError):  # a node that takes no hook
+                node.register_hook(partial(_nothing, alive))
+
     def written(parameter: Tensor) -> None:
         call.backward_first |= not call.times
         call.backward_after |= bool(call.times)
+        gradient = parameter.grad  # None: a hook of the user's has used and freed it
+        call.wrote = call.wrote or gradient is None or bool(_dense(gradient).any())
 
     handles: list[Any] = [
         module.register_forward_pre_hook(note(path)) for path, module in model.named_modules()
     ]
+    handles.append(model.register_forward_hook(mark))
     handles += [
         p.register_post_accumulate_grad_hook(written) for p in model.parameters() if p.requires_grad
     ]
@@ -203,40 +242,34 @@ def _watched(model: nn.Module, call: Call) -> Iterator[None]:
             handle.remove()
 
 
+def _nodes(output: Any) -> list[Any]:
+    """Return the nodes that end the graphs of what a model gave."""
+    if isinstance(output, Tensor):
+        return [] if output.grad_fn is None else [output.grad_fn]
+    if isinstance(output, Mapping):
+        parts = list(output.values())
+    else:
+        known = isinstance(output, (tuple, list))
+        parts = list(output if known else getattr(output, "__dict__", {}).values())
+    return [node for part in parts if part is not output for node in _nodes(part)]
+
+
+def _nothing(alive: _Alive, *gradients: Any) -> None:
+    """Do nothing in backward(): it is there to hold `alive`."""
+
+
 # ---- references ----------------------------------------------------------------------------
 
 
-def gradient_of(model: nn.Module, loss: Tensor) -> Gradient:
-    """Return the gradient of a loss without touching `.grad` or the hooks that write it."""
-    parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
-    if not loss.requires_grad or not parameters:
-        return {}
-    try:
-        found = torch.autograd.grad(
-            loss, list(parameters.values()), allow_unused=True, retain_graph=True
-        )
-    except RuntimeError:  # reentrant checkpointing allows backward() only
-        return _gradient_by_backward(parameters, loss)
-    return {n: _dense(g) for n, g in zip(parameters, found, strict=True) if g is not None}
-
-
-def _gradient_by_backward(parameters: Mapping[str, Tensor], loss: Tensor) -> Gradient:
-    saved = {n: p.grad for n, p in parameters.items()}
-    for parameter in parameters.values():
-        parameter.grad = None
-    try:
-        loss.backward(retain_graph=True)
-        return {n: _dense(p.grad) for n, p in parameters.items() if p.grad is not None}
-    finally:
-        for name, parameter in parameters.items():
-            parameter.grad = saved[name]
-
-
 def reference(
-    probe: Probe, model: nn.Module, pair: Pair, *, seed: str = "step"
+    probe: Probe, model: nn.Module, pair: Pair, *, seed: str | None = "step"
 ) -> tuple[float, Gradient]:
-    """Return loss and gradient of a batch as the model itself has them, leaving all as it was."""
-    with kept_buffers(model), torch.enable_grad(), probe.seeded(seed):
+    """Return loss and gradient of a batch as the model itself has them, leaving all as it was.
+
+    seed: of what the model draws besides dropout; None: go on from the random state as it is.
+    """
+    seeded = contextlib.nullcontext() if seed is None else probe.seeded(seed)
+    with kept_buffers(model), torch.enable_grad(), seeded:
         _, loss = probe.loss(model, Batch(*pair))
         return float(loss.detach().double().mean()), gradient_of(model, loss.mean())
 

@@ -5,7 +5,7 @@ Shapes: B batch, T time, W width of the logits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from diagnostics._pipeline import Pipeline
 from diagnostics._probe import JITTER_STD, Probe
-from diagnostics._result import CheckResult, Status
+from diagnostics._result import CheckResult, Status, verdict
 from diagnostics._text import say
 from diagnostics._trace import dropout_off, tensors_in
 
@@ -53,6 +54,41 @@ class Bench:
         equally_broken = first.isnan() & second.isnan()
         close = (first == second) | ((first - second).abs() <= self.limit(first))
         return bool((close | equally_broken).all())
+
+
+def direct_probe(
+    model: nn.Module,
+    tokens: Tensor | None,
+    vocab_size: int | None,
+    parts: Mapping[str, object],
+    *,
+    rows_min: int = 0,
+    length_min: int = 0,
+) -> Probe:
+    """Return a probe of a model that is given by itself, to a check that is called directly.
+
+    Raises ValueError when tokens are not (B, T) with B >= rows_min and T >= length_min.
+    """
+    if tokens is not None and (
+        tokens.ndim != 2 or tokens.shape[0] < rows_min or tokens.shape[1] < length_min
+    ):
+        wanted = f"B >= {rows_min}" if rows_min else f"T >= {length_min}"
+        raise ValueError(f"tokens must have shape (B, T) with {wanted}, got {tuple(tokens.shape)}")
+    return Probe(Pipeline(model, vocab_size=vocab_size, **parts))  # type: ignore[arg-type]
+
+
+def on_bench(
+    probe: Probe, check: str, tokens: Tensor, judge: Callable[[Bench, Tensor, float], CheckResult]
+) -> CheckResult:
+    """Judge tokens (B, T) on a copy that repeats itself; `judge` also gets the limit of rounding.
+
+    A model that does not repeat itself cannot be compared with itself: a SKIP.
+    """
+    tokens = tokens.to(probe.device)
+    with bench(probe) as model_bench:
+        if not model_bench.repeats(tokens):
+            return no_comparison(check)
+        return judge(model_bench, tokens, model_bench.limit(model_bench.call(tokens)))
 
 
 @contextmanager
@@ -105,23 +141,31 @@ def names_experts(model: nn.Module) -> bool:
 
 def no_comparison(check: str) -> CheckResult:
     """Return the SKIP for a model that does not repeat itself, which `modes` reports."""
-    return CheckResult(
-        check=check,
-        status=Status.SKIP,
-        reason=f"{check}.not_repeatable",
-        claim=say("not measured: two equal calls in eval mode differ, so no two can be compared"),
+    return verdict(
+        Status.SKIP,
+        f"{check}.not_repeatable",
+        say("not measured: two equal calls in eval mode differ, so no two can be compared"),
         next_step=say("mend what `modes` reports, then run this check again"),
     )
 
 
 def not_causal(check: str) -> CheckResult:
     """Return the SKIP for a model that is declared to read the future."""
-    return CheckResult(
-        check=check,
-        status=Status.SKIP,
-        reason=f"{check}.not_causal",
-        claim=say("not measured: the model is declared not causal (causal=False)"),
+    return verdict(
+        Status.SKIP,
+        f"{check}.not_causal",
+        say("not measured: the model is declared not causal (causal=False)"),
         next_step=say("leave causal=False out to have it checked"),
+    )
+
+
+def one_token(reason: str, consequence: str) -> CheckResult:
+    """Return the SKIP for a context of one token, with what is missing there."""
+    return verdict(
+        Status.SKIP,
+        reason,
+        say("not measured: the context is one token long, so that {what}", what=consequence),
+        next_step=say("nothing to do; a longer block_size would have it measured"),
     )
 
 

@@ -9,13 +9,16 @@ How it is measured
     Your function gets windows of micro-batches with unequal numbers of scored tokens, on a copy
     with its dropout silenced. The gradient at the step is written as a sum of the micro-batches'
     own, and the weights of that sum tell the rule: equal weight per token, equal weight per
-    micro-batch, one missing, and which divisor. A window of repeated tokens with a large gradient
-    tells clipping from a factor; a shorter window and one with an empty micro-batch follow.
+    micro-batch, one missing, and which divisor. A window of repeated tokens with a large gradient,
+    and the first window once more with a gradient made too small for any clipping, tell clipping
+    from a factor; a shorter window, one with an empty micro-batch, and one in which
+    a forward call gives NaN follow; a loop that skips the NaN must not count it as one of K.
 
 What it cannot see
-    Whether gradients are added or averaged where every window is clipped: only their direction is
-    left then. The order in which your loop cuts data into windows, and what it does with the rest
-    of an epoch before this function sees it. Synchronisation between processes.
+    Whether gradients are added or averaged where every gradient is brought to one norm: only their
+    direction is left then. The order in which your loop cuts data into windows, and what it does
+    with the rest of an epoch before this function sees it. The divisor after a NaN that was
+    skipped, where tokens are counted and not micro-batches. Synchronisation between processes.
 
 Break it
     python -m exercises.break_accumulation
@@ -29,9 +32,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
 from torch import nn
 
-from diagnostics import _step_words as words
+from diagnostics import _accumulation_words as words
+from diagnostics._fault import Fault, found
 from diagnostics._optimizer_step import set_usual_rate
 from diagnostics._overfit_curve import without_dropout
 from diagnostics._pipeline import Pipeline
@@ -39,9 +44,15 @@ from diagnostics._probe import MissingPartError, Probe
 from diagnostics._result import CheckResult, Status
 from diagnostics._step_reading import EXACT, ROUGH, Reading, limit_of
 from diagnostics._step_trial import Call, build_optimizers, call_recorded, fit, keeps_graph, norm
-from diagnostics._step_windows import Window, make_windows
+from diagnostics._step_verdicts import acts_on_mode, judge_modes
+from diagnostics._step_windows import (
+    SHRINK,
+    Window,
+    make_windows,
+    nan_in_call,
+    shrunk_gradients,
+)
 from diagnostics._text import say
-from diagnostics.training_step import acts_on_mode, judge_modes
 
 PARTS = 4  # micro-batches per window where the pipeline does not say
 PARTS_MAX = 16
@@ -128,10 +139,11 @@ class Trial:
     mixes: list[Mix]
     may_differ: bool  # whether the user's micro-batches can score different numbers of tokens
     acts_on_mode: bool
+    free: Mix | None  # of the first window once more, with a gradient too small to be clipped
 
 
 def measure_windows(probe: Probe) -> Trial:
-    """Step over a plain window, one with a large gradient, a short one and one with a gap."""
+    """Step over the windows; one with a NaN counts only if the function steps around the NaN."""
     accumulate, micro = probe.pipeline.accumulate, probe.pipeline.micro_batches
     assert accumulate is not None
     K = min(PARTS_MAX, micro) if micro > 1 else PARTS
@@ -143,13 +155,53 @@ def measure_windows(probe: Probe) -> Trial:
         set_usual_rate(probe, optimizers)
         for number, window in enumerate(make_windows(probe, model, K)):
             pairs = [(inputs.clone(), targets.clone()) for inputs, targets in window.pairs]
+            step = partial(accumulate, model, made, pairs)
             with probe.seeded(f"window {number}"):
-                step = partial(accumulate, model, made, pairs)
-                call = call_recorded(model, optimizers, step)
+                if window.spoiled is None:
+                    call: Call | None = call_recorded(model, optimizers, step)
+                else:
+                    call = _call_spoiled(model, optimizers, step, window)
+            if call is None:
+                continue
             windows.append(window)
             calls.append(call)
             mixes.append(_mix(call, window))
-        return Trial(windows, calls, mixes, _may_differ(probe), acts_on_mode(model))
+        acts = acts_on_mode(model)
+    free = _mix_unclipped(probe, K) if mixes[0].size > 0 else None
+    if free is not None and abs(free.size * SHRINK / mixes[0].size - 1) <= NONE:
+        free = None  # a step that brings every gradient to one norm
+    return Trial(windows, calls, mixes, _may_differ(probe), acts, free)
+
+
+def _mix_unclipped(probe: Probe, K: int) -> Mix | None:
+    """Step over the first window with a tiny gradient; None where it is not a mix of its parts."""
+    accumulate = probe.pipeline.accumulate
+    assert accumulate is not None
+    with probe.model(train=True) as model, without_dropout(model):
+        if any(p.dtype is torch.float16 for p in model.parameters()):
+            return None  # tiny gradients are 0 there
+        made, optimizers = build_optimizers(probe, model)
+        set_usual_rate(probe, optimizers)
+        window = next(make_windows(probe, model, K))
+        pairs = [(inputs.clone(), targets.clone()) for inputs, targets in window.pairs]
+        with probe.seeded("window 0"), shrunk_gradients(model):
+            call = call_recorded(model, optimizers, partial(accumulate, model, made, pairs))
+    call.used = {name: gradient / SHRINK for name, gradient in call.used.items()}
+    mix = _mix(call, window)
+    return mix if call.steps == 1 and mix.misfit <= ROUGH and mix.size > 0 else None
+
+
+def _call_spoiled(
+    model: nn.Module, optimizers: list[Any], step: Callable[[], Any], window: Window
+) -> Call | None:
+    """Make one forward call give NaN; None where the function does not step on the others alone."""
+    with nan_in_call(model, window.spoiled) as forwards:
+        try:
+            call = call_recorded(model, optimizers, step)
+        except Exception:  # any: to stop at a NaN is right, whatever the words
+            return None
+    one_each = len(forwards) == len(window.pairs)
+    return call if one_each and call.steps == 1 and math.isfinite(norm(call.used)) else None
 
 
 def _mix(call: Call, window: Window) -> Mix:
@@ -175,10 +227,10 @@ def _may_differ(probe: Probe) -> bool:
 def _findings(trial: Trial, numbers: dict[str, Any]) -> Iterator[CheckResult]:
     """Judge in the order in which faults hide one another."""
 
-    def tell(fault: Any, measured: str = "", **facts: Any) -> CheckResult:
-        return words.verdict("accumulation", fault, measured, numbers, **facts)
+    def tell(fault: Fault, measured: str = "", **facts: Any) -> CheckResult:
+        return found(fault, measured, numbers, **facts)
 
-    yield from judge_modes(tell, trial.calls, trial.acts_on_mode)
+    yield from judge_modes(tell, words, trial.calls, trial.acts_on_mode)
     for judge in (_judge_steps, _judge_mixes):
         finding = judge(tell, trial)
         if finding is not None:
@@ -226,7 +278,7 @@ def _judge_mixes(tell: Callable[..., CheckResult], trial: Trial) -> CheckResult 
             largest = max(map(abs, mix.token_weights))
             lost = [k for k, w in enumerate(mix.token_weights) if abs(w) <= NONE * largest]
             fault = words.ONLY_LAST if lost == list(range(K - 1)) else words.DROPPED
-            return tell(fault, shown, parts=K, dropped=", ".join(map(str, lost)))
+            return tell(fault, shown, parts=K, count=len(lost), dropped=", ".join(map(str, lost)))
         if mix.rule == "none":
             return tell(
                 words.UNEVEN, shown, low=min(mix.token_weights), high=max(mix.token_weights)
@@ -237,13 +289,14 @@ def _judge_mixes(tell: Callable[..., CheckResult], trial: Trial) -> CheckResult 
 def _judge_factor(tell: Callable[..., CheckResult], trial: Trial) -> Iterator[CheckResult]:
     """Judge the divisor, which clipping may hide, then the shorter windows."""
     full, parts = trial.mixes[0], len(trial.mixes[0].counts)
-    factors = [mix.factor for mix in trial.mixes[:2]]
+    judged = trial.mixes[:2] if trial.free is None else [trial.free]
+    factors = [mix.factor for mix in judged]
     slack = max(EXACT, *(2 * mix.misfit for mix in trial.mixes[:2]))
-    limit = limit_of(
-        [Reading("fits", f, size=m.size) for f, m in zip(factors, trial.mixes, strict=False)]
-    )
+    limit = limit_of([Reading("fits", m.factor, size=m.size) for m in trial.mixes[:2]])
+    if limit is None and _spread([mix.size for mix in trial.mixes[:2]]) <= NONE:
+        limit = full.size  # every gradient is brought to one norm, small ones too
     measured = say("factors {f}", f=", ".join(f"{factor:.4g}" for factor in factors))
-    constant = abs(factors[0] / factors[1] - 1) <= slack
+    constant = abs(factors[0] / factors[-1] - 1) <= slack
     divisor_is_fixed = False
     if constant and abs(factors[0] - 1) > slack:
         factor = factors[0]
@@ -275,7 +328,7 @@ def _judge_short(
     for window, mix in list(zip(trial.windows, trial.mixes, strict=True))[2:]:
         measured = say("factor {factor}", factor=mix.factor)
         empty = [k for k, count in enumerate(window.counts) if count == 0]
-        if empty and not trial.may_differ:
+        if empty and not trial.may_differ and window.spoiled is None:
             continue  # cannot happen with batches that score every target
         if empty and not math.isfinite(mix.size):
             yield tell(words.NAN_ON_EMPTY, say("norm {size}", size=mix.size))
@@ -283,21 +336,29 @@ def _judge_short(
         clipped = limit is not None and abs(mix.size / limit - 1) <= NONE
         if clipped or abs(mix.factor - 1) <= slack or mix.rule not in ("tokens", "means"):
             continue
+        spoiled = window.spoiled is not None
+        if spoiled and mix.rule == "tokens":
+            continue  # a loop that looks for NaN to find what scores nothing weighs tokens rightly
         if empty and any(math.isnan(window.losses[k]) for k in empty):
-            yield tell(words.SKIPPED_COUNTED, measured)
+            fault = words.SPOILED_COUNTED if spoiled else words.SKIPPED_COUNTED
+            yield tell(fault, measured, factor=mix.factor)
         elif not empty:
             divisor = round(len(mix.counts) / mix.factor)
             yield tell(words.FIXED_DIVISOR, measured, divisor=divisor, parts=len(mix.counts))
 
 
 def _judge_loss(tell: Callable[..., CheckResult], trial: Trial) -> Iterator[CheckResult]:
-    """Compare the returned loss of the first window with what it could be."""
+    """Compare the returned loss of the first window with what it could be; a gap makes no NaN."""
     told, window = trial.calls[0].loss, trial.windows[0]
     if math.isnan(told):
         yield tell(
             words.NO_LOSS, say("returned {kind}", kind=type(trial.calls[0].returned).__name__)
         )
         return
+    for call, other in zip(trial.calls, trial.windows, strict=True):
+        gap = trial.may_differ and 0 in other.counts and other.spoiled is None
+        if gap and math.isnan(call.loss) and math.isfinite(norm(call.used)):
+            yield tell(words.NAN_LOSS_ON_EMPTY, say("returned {told}", told=call.loss))
     counts, losses, K = window.counts, window.losses, len(window.counts)
     wanted = sum(n * loss for n, loss in zip(counts, losses, strict=True)) / sum(counts)
     means = sum(losses) / K

@@ -9,8 +9,9 @@ How it is measured
     On a float64 copy with jittered weights and dropout silenced. Row b of a batch gets other
     tokens, and the logits of every other row must stay; that gives a map (B, B) of which row
     reads which. Then one token of one row changes, which shows where in the other rows it
-    arrives. Then the same row is asked in another slot and alone, and must answer the same. At
-    last the map is measured in train mode: what moves there only is a warning.
+    arrives; the first call of torch in which rows meet is named. Then the same row is asked in
+    another slot and alone, and must answer the same. At last the map is measured in train mode:
+    what moves there only is a warning.
 
 What it cannot see
     Rows that influence one another through the loss alone, such as a balancing term. A batch
@@ -26,18 +27,21 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
-from diagnostics._pipeline import Pipeline
+from diagnostics._leak_pattern import site_name
+from diagnostics._leak_site import LeakSite, find_leak
 from diagnostics._probe import Probe
-from diagnostics._result import CheckResult, Status
+from diagnostics._result import CheckResult, Status, verdict
 from diagnostics._structure import (
     SPARSE_SHARE,
     Bench,
     bench,
     bench_tokens,
+    direct_probe,
     moved,
     names_experts,
-    no_comparison,
+    on_bench,
     other_tokens,
 )
 from diagnostics._text import Text, say
@@ -58,10 +62,7 @@ def check_batch_independence(
     tokens: (B, T) ids with B >= 2; None: random ones.    vocab_size: V; None: read from the model.
     parts: other fields of Pipeline, such as forward.    Raises ValueError for another shape.
     """
-    if tokens is not None and (tokens.ndim != 2 or tokens.shape[0] < 2):
-        raise ValueError(f"tokens must have shape (B, T) with B >= 2, got {tuple(tokens.shape)}")
-    pipeline = Pipeline(model, vocab_size=vocab_size, **parts)  # type: ignore[arg-type]
-    return _check(Probe(pipeline), tokens)
+    return _check(direct_probe(model, tokens, vocab_size, parts, rows_min=2), tokens)
 
 
 def run(probe: Probe) -> CheckResult:
@@ -94,21 +95,24 @@ def _check(probe: Probe, tokens: Tensor | None) -> CheckResult:
         T = min(probe.probe_length, LENGTH_MAX)
         # B = T would let two axes trade places unseen
         tokens = bench_tokens(probe, ROWS if T != ROWS else ROWS + 1, T, "batch independence")
-    tokens = tokens.to(probe.device)
-    with bench(probe) as eval_bench:
-        if not eval_bench.repeats(tokens):
-            return no_comparison("batch_independence")
-        limit = eval_bench.limit(eval_bench.call(tokens))
-        rows = measure_rows(eval_bench, tokens)
-        company = _Company(rows, measure_places(eval_bench, tokens), limit)
-        if company.leaks.any():
-            return _judge_company(probe, company)
-        for judge in (_judge_slots, _judge_alone):
-            result = judge(eval_bench, tokens, limit)
-            if result is not None:
-                return result
-    warning = _judge_train(probe, tokens)
-    return _passed(tokens, rows) if warning is None else warning
+    result = on_bench(probe, "batch_independence", tokens, _judge)
+    if result.status is not Status.PASS:
+        return result
+    warning = _judge_train(probe, tokens.to(probe.device))
+    return result if warning is None else warning
+
+
+def _judge(bench: Bench, tokens: Tensor, limit: float) -> CheckResult:
+    """Change other rows, then the row's slot, then its company."""
+    rows = measure_rows(bench, tokens)
+    company = _Company(rows, measure_places(bench, tokens), limit)
+    if company.leaks.any():
+        return _judge_company(bench, tokens, company)
+    for judge in (_judge_slots, _judge_alone):
+        result = judge(bench, tokens, limit)
+        if result is not None:
+            return result
+    return _passed(tokens, rows)
 
 
 @dataclass(frozen=True)
@@ -130,7 +134,7 @@ def _passed(tokens: Tensor, rows: Tensor) -> CheckResult:
     B, T = tokens.shape
     other = ~torch.eye(B, dtype=torch.bool, device=rows.device)
     worst = float(rows[other].max())
-    return _result(
+    return verdict(
         Status.PASS,
         "batch_independence.ok",
         say(
@@ -144,12 +148,22 @@ def _passed(tokens: Tensor, rows: Tensor) -> CheckResult:
     )
 
 
-def _judge_company(probe: Probe, company: _Company) -> CheckResult:
+def _judge_company(bench: Bench, tokens: Tensor, company: _Company) -> CheckResult:
     leaks = company.leaks
     pairs = leaks.any(dim=2)  # (B, B)
     i, b = (int(index) for index in torch.nonzero(pairs)[0])
-    reason, status, causes = _likely_causes(probe, company)
-    return _result(
+    site = _site(bench, tokens, b)
+    reason, status, causes = _likely_causes(bench.probe, company, site)
+    where = say(
+        "{count} of {total} pairs of rows; first is ({i}, {b})",
+        count=int(pairs.sum()),
+        total=pairs.numel() - len(pairs),
+        i=i,
+        b=b,
+    )
+    if site is not None:
+        where = say("{where}; it begins at {site}", where=where, site=site_name(site))
+    return verdict(
         status,
         reason,
         say("row {i} of a batch predicts otherwise when only row {b} changes", i=i, b=b),
@@ -162,15 +176,11 @@ def _judge_company(probe: Probe, company: _Company) -> CheckResult:
         expected=say(
             "at most {limit}: row {i} holds the same tokens as before", limit=company.limit, i=i
         ),
-        where=say(
-            "{count} of {total} pairs of rows; first is ({i}, {b})",
-            count=int(pairs.sum()),
-            total=pairs.numel() - len(pairs),
-            i=i,
-            b=b,
-        ),
+        where=where,
         causes=causes,
-        next_step=say(
+        next_step=_RAISE_CAPACITY
+        if causes is _CAPACITY
+        else say(
             "print the shape after each step of forward for B=2, T=3, and mark where axis 0 stops "
             "being the batch"
         ),
@@ -183,7 +193,27 @@ def _judge_company(probe: Probe, company: _Company) -> CheckResult:
     )
 
 
-def _likely_causes(probe: Probe, company: _Company) -> tuple[str, Status, tuple[Text, ...]]:
+def _site(bench: Bench, tokens: Tensor, b: int) -> LeakSite | None:
+    """Find the call in which a change of row b first reaches another row."""
+    changed = tokens.clone()
+    changed[b] = other_tokens(bench.probe, tokens)[b]
+    others = [row for row in range(len(tokens)) if row != b]
+    try:
+        return find_leak(
+            bench.model,
+            bench.call,
+            (tokens, changed),
+            size=len(tokens),
+            kept=others,
+            tolerance=bench.tolerance,
+        ).site
+    except Exception:  # any: compiled models refuse to be watched, in their own way
+        return None
+
+
+def _likely_causes(
+    probe: Probe, company: _Company, site: LeakSite | None
+) -> tuple[str, Status, tuple[Text, ...]]:
     """Read where a change arrives in other rows: same place, everywhere, or here and there."""
     if bool(company.rows.isnan().any()):
         return (
@@ -196,7 +226,7 @@ def _likely_causes(probe: Probe, company: _Company) -> tuple[str, Status, tuple[
     b, t = B // 2, T // 2
     others = torch.cat([arrives[:b], arrives[b + 1 :]])
     if bool(others[:, t].any()) and not others[:, :t].any():
-        return "batch_independence.batch_axis", Status.FAIL, _BATCH_AXIS
+        return "batch_independence.batch_axis", Status.FAIL, _read_batch_axis(site)
     if not arrives[:b].any() and bool(arrives[b + 1, 0]):
         return "batch_independence.end_to_end", Status.FAIL, _END_TO_END
     if bool(others.all()):
@@ -209,13 +239,21 @@ def _likely_causes(probe: Probe, company: _Company) -> tuple[str, Status, tuple[
     return "batch_independence.rows_mixed", Status.FAIL, _ROWS_MIXED
 
 
+def _read_batch_axis(site: LeakSite | None) -> tuple[Text, ...]:
+    """Say what runs over the batch, as far as the call in which rows meet tells it."""
+    if site is None or site.kind in ("reshaped", "other"):
+        return _BATCH_AXIS
+    mixes = site.kind in ("attention", "recurrence", "convolution")
+    return _BATCH_AXIS[:1] if mixes else _BATCH_AXIS[1:]
+
+
 def _judge_slots(bench: Bench, tokens: Tensor, limit: float) -> CheckResult | None:
     """The same rows in reverse order must give the same logits in reverse order."""
     difference = moved(bench.call(tokens), bench.call(tokens.flip(0)).flip(0))  # (B, T)
     if bool((difference <= limit).all()):
         return None
     i = int(torch.nonzero(~(difference <= limit))[0, 0])
-    return _result(
+    return verdict(
         Status.FAIL,
         "batch_independence.slot",
         say(
@@ -242,17 +280,17 @@ def _judge_alone(bench: Bench, tokens: Tensor, limit: float) -> CheckResult | No
     if bool((difference <= limit).all()):
         return None
     if names_experts(bench.probe.pipeline.model):
-        return _result(
+        return verdict(
             Status.WARN,
             "batch_independence.capacity",
             say("a row predicts otherwise alone than in a batch of {B}", B=len(tokens)),
             measured=say("a logit moved by {worst}", worst=float(difference.max())),
             expected=say("at most {limit}, where experts take every token", limit=limit),
             causes=_CAPACITY,
-            next_step=say("raise the capacity factor for evaluation until no token is dropped"),
+            next_step=_RAISE_CAPACITY,
             numbers={"worst": float(difference.max()), "limit": limit},
         )
-    return _result(
+    return verdict(
         Status.FAIL,
         "batch_independence.alone",
         say("a row predicts otherwise alone than in a batch of {B}", B=len(tokens)),
@@ -283,22 +321,24 @@ def _judge_train(probe: Probe, tokens: Tensor) -> CheckResult | None:
     leaks = _Company(rows, rows[0], limit).leaks
     if not leaks.any():
         return None
-    worst = float(rows[leaks].max())
-    return _result(
+    worst, model = float(rows[leaks].max()), probe.pipeline.model
+    norms = any(isinstance(module, _BatchNorm) for module in model.modules())
+    return verdict(
         Status.WARN,
         "batch_independence.train_only",
         say("in train mode a row predicts otherwise when another row changes; in eval it does not"),
         measured=say("a logit moved by {worst}", worst=worst),
         expected=say("at most {limit}, unless the batch is averaged on purpose", limit=limit),
-        causes=(
-            say("BatchNorm: in train mode it averages over rows and over later tokens too"),
-            *_CAPACITY,
-        ),
-        next_step=say("use LayerNorm or RMSNorm, which need one position only"),
+        causes=((_BATCH_NORM,) if norms else ()) + (_CAPACITY if names_experts(model) else ()),
+        next_step=say("use LayerNorm or RMSNorm, which need one position only")
+        if norms
+        else say("compare what forward does in train mode and in eval mode, along axis 0"),
         numbers={"worst": worst, "limit": limit},
     )
 
 
+_BATCH_NORM = say("BatchNorm: in train mode it averages over rows and over later tokens too")
+_RAISE_CAPACITY = say("raise the capacity factor in evaluation until no token is dropped")
 _CAPACITY = (
     say("experts of limited capacity drop tokens when other rows fill them: a known design"),
 )
@@ -325,16 +365,3 @@ _ROWS_MIXED = (
         "are put back in the other order"
     ),
 )
-
-
-def _result(
-    status: Status, reason: str, claim: str, *, causes: tuple[Text, ...] = (), **fields: object
-) -> CheckResult:
-    return CheckResult(
-        check="batch_independence",
-        status=status,
-        reason=reason,
-        claim=claim,
-        causes=causes,
-        **fields,  # type: ignore[arg-type]
-    )

@@ -13,11 +13,13 @@ How it is measured
     on data with none, none may be made up. A loader bound to its data is called as well, and its
     rows are looked up in train_ids and val_ids. A healthy random sampler fails one of these with
     a probability below 1e-9; sequential readers are recognised, and no coverage is asked of them.
+    Every batch must have a target. A loader that reads the data in passes is read for two of
+    them, if one has at most 256 batches: the second should not have the first one's order.
 
 What it cannot see
     Whether targets belong to their inputs: that is for `shift`; ids out of range: for `range`.
     The order of documents, and windows that cross from one to the next. Repeats that begin after
-    some hundred batches, and workers or processes that read the same rows.
+    some hundred batches, and processes that read the same rows.
 
 Break it
     python -m exercises.break_batches
@@ -40,6 +42,7 @@ from diagnostics._batch_draws import (
     draw_short,
     unit_steps,
 )
+from diagnostics._batch_epochs import find_pass, judge_order, judge_padding
 from diagnostics._batch_form import describe, fault, judge_one, wrong_device
 from diagnostics._probe import Batch, MissingPartError, Probe, read_batch
 from diagnostics._result import CheckResult, Status, verdict
@@ -48,6 +51,7 @@ from diagnostics.shift import locate
 
 SHORT_ROWS = 64  # three starts, one missed by chance in 64 draws: 3 * (2/3)**64 = 2e-11
 UNIT_SHARE_MIN = 0.5  # loaders that add markers to their rows keep more neighbours than this
+REPEATED_SHARE = 0.6  # of draws that differ: two workers with one state give a half
 VAL_ROWS_MIN = 4
 LENGTH_MIN = 8  # shorter rows can be found by chance
 DOUBTFUL_LENGTH = 16  # shorter rows of characters occur in both splits by nature
@@ -269,6 +273,9 @@ def _judge_odd_windows(probe: Probe, inputs: Tensor, share: float) -> CheckResul
 def _judge_draws(probe: Probe, draws: Draws, draw: Callable[[], Batch]) -> CheckResult | None:
     """Do rows differ within a batch and between calls, and do they cover the data?"""
     batches = draws.batches
+    padding = judge_padding(batches, probe.pipeline.ignore_index)
+    if padding is not None:
+        return padding
     B = batches[0].inputs.shape[0]
     windows = draws.windows if draws.N else None
     if windows is not None and not windows > 4 * B:
@@ -287,6 +294,10 @@ def _judge_draws(probe: Probe, draws: Draws, draw: Callable[[], Batch]) -> Check
         )
     if not draws.N:
         return None
+    with probe.seeded("batches pass"):
+        length = find_pass(draws, draw)
+    if length is not None:
+        return judge_order(draws, length)
     repeats = _judge_repeats(draws)
     return repeats if repeats is not None else _judge_coverage(draws)
 
@@ -296,12 +307,12 @@ def _judge_repeats(draws: Draws) -> CheckResult | None:
     # n draws from n**2 places collide n / 2 times with a probability below 1e-18 for n >= 32
     sample = draws.known[: int(draws.windows**0.5)]
     batches = [tuple(batch.inputs.flatten().tolist()) for batch in draws.batches[:32]]
-    if draws.batches[0].inputs.shape[0] > 1 and len(set(batches)) <= len(batches) / 2:
+    if draws.batches[0].inputs.shape[0] > 1 and len(set(batches)) <= REPEATED_SHARE * len(batches):
         sample = [hash(batch) for batch in batches]  # two equal batches: below 1e-4 by chance
     elif len(sample) < 32:
         return None
     distinct = len(set(sample))
-    if distinct > len(sample) / 2:
+    if distinct > REPEATED_SHARE * len(sample):
         return None
     return fault(
         "batches.repeats",
@@ -387,7 +398,11 @@ def _judge_ends(probe: Probe, T: int) -> CheckResult | None:
             numbers={"raising": len(errors)},
         )
     seen = {start: draws.known.count(start) for start in sorted(set(draws.known))}
-    beyond = [s for s in seen if s > (2 if probe.pipeline.labels == "next" else 3) or s < 0]
+    ignore = probe.pipeline.ignore_index
+    # a row whose last target is not scored needs no token after it
+    open_ended = all(bool((b.targets[:, -1] == ignore).all()) for b in draws.batches)
+    last = 2 if probe.pipeline.labels == "next" and not open_ended else 3
+    beyond = [s for s in seen if s > last or s < 0]
     if beyond:
         return fault(
             "batches.past_the_end",

@@ -13,12 +13,16 @@ How it is measured
     replaced tokens lie at every scale, and the result says how many. A leak that appears only with
     the larger weights, and is exactly 0 without, is a warning: a finite mask such as -1e4. Rows of
     up to 64 tokens are also run in train mode, and any row with an attention mask of ones where
-    the model takes one.
+    the model takes one. Where something leaks, two calls are compared step by step: the first call
+    of torch whose early positions move is named, and with the pattern of the map it tells the
+    cause; masks are spoken of only where the model reads a table of weights (T, T).
 
 What it cannot see
     A leak through the batch axis (rows reading each other) is for `batch_independence`. In a long
     block a leak between two positions of which neither was probed. Branches that run only when
-    targets or a cache are given. Whether a window is as wide as it was meant to be.
+    targets or a cache are given. With the larger weights, positions whose logits are NaN there.
+    Whether a window is as wide as it was meant to be. Where a leak begins in a compiled model, or
+    in one that computes outside torch.
 
 Break it
     python -m exercises.break_causal_independence
@@ -26,16 +30,21 @@ Break it
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from diagnostics._pipeline import Pipeline
+from diagnostics._attention import plain_length
+from diagnostics._leak_pattern import Leak, read_leak, site_name
+from diagnostics._leak_site import Trace, find_leak
 from diagnostics._probe import JITTER_STD, Probe
-from diagnostics._result import CheckResult, Status
-from diagnostics._text import Text, say
+from diagnostics._result import CheckResult, Status, verdict
+from diagnostics._structure import direct_probe, no_comparison, not_causal, one_token
+from diagnostics._text import say
 
 EVERY_PAIR_MAX = 64  # positions up to which the whole map is affordable
 WORK_MAX = 2e10  # copies x T x parameters: about 2 s in float64 on one laptop core
@@ -44,9 +53,8 @@ LOGITS_MAX = 2**25  # numbers held at once: 256 MB in float64
 SCALED_POSITIONS_MAX = 8  # replaced with the larger weights, where only weak masks are looked for
 LEAK_FLOAT64 = 1e-9  # healthy: 0, a GRU 2e-16; the smallest real leak measured: 3e-6
 LEAK_FLOAT32 = 1e-4  # only for models that cannot run in float64; relative to the logits
+TRACED_LENGTH_MAX = 61  # tokens of the row in which every step is kept, to find where it leaks
 LARGE_SCALE = 10.0  # on the weights: shows what small initial ones hide
-FULL_READ_RATIO = 0.3  # future to past, medians: 0.9 to 1.1 without a mask, at most 0.14 after it
-FIRST_ROW_RATIO = 5.0  # measured with tril(diagonal=-1): 14 and more; without a mask: about 1
 
 
 def check_causal_independence(
@@ -62,22 +70,13 @@ def check_causal_independence(
     vocab_size: V; None: read from the model.    parts: other fields of Pipeline, such as forward.
     Raises ValueError when tokens have another shape.
     """
-    if tokens is not None and (tokens.ndim != 2 or tokens.shape[1] < 2):
-        raise ValueError(f"tokens must have shape (B, T) with T >= 2, got {tuple(tokens.shape)}")
-    pipeline = Pipeline(model, vocab_size=vocab_size, **parts)  # type: ignore[arg-type]
-    return _check(Probe(pipeline), tokens)
+    return _check(direct_probe(model, tokens, vocab_size, parts, length_min=2), tokens)
 
 
 def run(probe: Probe) -> CheckResult:
     """Judge the influence map of random tokens over the whole block."""
     if not probe.pipeline.causal:
-        return CheckResult(
-            check="causal_independence",
-            status=Status.SKIP,
-            reason="causal_independence.not_causal",
-            claim=say("not measured: the model is declared not causal (causal=False)"),
-            next_step=say("leave causal=False out to have it checked"),
-        )
+        return not_causal("causal_independence")
     return _check(probe, None)
 
 
@@ -117,7 +116,7 @@ def measure_influence(
 def _check(probe: Probe, tokens: Tensor | None) -> CheckResult:
     parameters = sum(p.numel() for p in probe.pipeline.model.parameters())
     if tokens is None and probe.block_size == 1:
-        return _one_token()
+        return one_token("causal_independence.one_token", say("there is no future"))
     if tokens is not None:
         T = tokens.shape[1]
     else:
@@ -134,7 +133,7 @@ def _check(probe: Probe, tokens: Tensor | None) -> CheckResult:
             results.append(_measure_and_judge(probe, setting, row, replaced))
         except NotRepeatableError:
             if not results:
-                return _not_repeatable()
+                return no_comparison("causal_independence")
         except Exception:  # any: not every model runs in every setting; eval mode has to
             if not results:
                 raise
@@ -174,18 +173,59 @@ def _measure_and_judge(
         influence, size = measure_influence(
             probe, model, row, replaced, with_attention_mask=setting.with_attention_mask
         )
-    limit = (LEAK_FLOAT64 if probe.runs_in_float64 else LEAK_FLOAT32) * max(1.0, size)
-    return _judge(influence, replaced, limit, setting.scale)
+        tolerance = LEAK_FLOAT64 if probe.runs_in_float64 else LEAK_FLOAT32
+        limit = tolerance * max(1.0, size)
+        future = torch.tensor([[i < j for j in replaced] for i in range(len(row))])
+        # written so that a NaN counts as a leak
+        leaks = future.to(influence.device) & ~(influence <= limit)
+        if setting.scale > 1.0:  # an overflow that only these weights cause is no leak
+            leaks &= ~influence.isnan()
+        if not leaks.any():
+            return _passed(influence, replaced, limit, setting.scale)
+        leak = Leak(influence, leaks, torch.tensor(replaced, device=influence.device))
+        trace = _trace(probe, model, setting, row, leak, tolerance)
+    return _failed(leak, trace, limit, setting.scale)
+
+
+def _trace(
+    probe: Probe, model: nn.Module, setting: Setting, row: Tensor, leak: Leak, tolerance: float
+) -> Trace | None:
+    """Find the call in which the leak begins, on a row that is short enough to keep every step.
+
+    Its length must be no other size in the model, or the axis of time could not be told apart.
+    """
+
+    def call(ids: Tensor) -> object:
+        with probe.seeded("causal"):
+            mask = torch.ones_like(ids) if setting.with_attention_mask else None
+            return probe.adapter.logits(model, ids, mask)
+
+    longest = min(len(row), TRACED_LENGTH_MAX)
+    trace = None
+    for T in dict.fromkeys((plain_length(model, longest), longest)):
+        columns = leak.leaks[:T].sum(0) * (leak.changed < T)
+        j = int(leak.changed[int(columns.argmax())])
+        changed = row.clone()
+        changed[j] = (row[j] + 1) % probe.vocab_size
+        pair = row[None, :T], changed[None, :T]
+        try:
+            trace = find_leak(model, call, pair, size=T, kept=range(j), tolerance=tolerance)
+        except Exception:  # any: compiled models refuse to be watched, others take one length
+            continue
+        if trace.site is not None:
+            return trace
+    return trace
 
 
 def _in_setting(leak: CheckResult, setting: Setting, plain: CheckResult) -> CheckResult:
     """Say in which setting a leak appears that the plain one does not show."""
     if setting.with_attention_mask:
+        masked = leak.reason == "causal_independence.no_mask"
         return replace(
             leak,
             reason="causal_independence.only_with_attention_mask",
             claim=say("{claim}, once an attention mask is passed", claim=leak.claim),
-            causes=(say("the padding mask takes the place of the causal mask"),),
+            causes=_REPLACED if masked else leak.causes,
             next_step=say("combine both masks: a key is read only if both allow it"),
         )
     if setting.train:
@@ -193,31 +233,17 @@ def _in_setting(leak: CheckResult, setting: Setting, plain: CheckResult) -> Chec
             leak,
             reason="causal_independence.only_in_train_mode",
             claim=say("{claim}, in train mode only", claim=leak.claim),
-            next_step=say("compare the two branches on self.training: one of them has no mask"),
+            next_step=say("compare what forward does in train mode: only dropout may differ"),
         )
     if setting.scale > 1.0 and plain.numbers["worst_leak"] == 0.0:
         return _weak_mask(leak)
     return leak
 
 
-def _not_repeatable() -> CheckResult:
-    return CheckResult(
-        check="causal_independence",
-        status=Status.SKIP,
-        reason="causal_independence.not_repeatable",
-        claim=say("not measured: two equal calls in eval mode give different logits"),
-        next_step=say("mend what `modes` reports first"),
-    )
-
-
-def _one_token() -> CheckResult:
-    return CheckResult(
-        check="causal_independence",
-        status=Status.SKIP,
-        reason="causal_independence.one_token",
-        claim=say("not measured: the context is one token long, so that there is no future"),
-        next_step=say("nothing to do; a longer block_size would have it measured"),
-    )
+_REPLACED = (
+    say("the padding mask takes the place of the causal mask"),
+    say("the two masks are joined by or, where and is needed"),
+)
 
 
 def _weak_mask(leak: CheckResult) -> CheckResult:
@@ -235,59 +261,61 @@ def _weak_mask(leak: CheckResult) -> CheckResult:
     )
 
 
-def _judge(influence: Tensor, replaced: list[int], limit: float, scale: float) -> CheckResult:
-    T = influence.shape[0]
-    positions = torch.arange(T, device=influence.device)
-    changed = torch.tensor(replaced, device=influence.device)
-    future = positions[:, None] < changed[None, :]  # (T, J): token j lies after position i
-    leaks = future & ~(influence <= limit)  # written so that a NaN counts as a leak
-    numbers = {
-        "leaking_pairs": int(leaks.sum()),
+def _numbers(influence: Tensor, replaced: list[int], limit: float, scale: float) -> dict[str, Any]:
+    positions = torch.arange(len(influence), device=influence.device)
+    future = positions[:, None] < torch.tensor(replaced, device=influence.device)[None, :]
+    return {
         "judged_pairs": int(future.sum()),
         "worst_leak": float(influence[future].max()) if future.any() else 0.0,
         "weight_scale": scale,
         "limit": limit,
-        "length": T,
+        "length": len(influence),
         "replaced": replaced,
     }
-    coverage = say(
-        "{pairs} pairs of {T} positions and {tokens} replaced tokens",
-        pairs=int(future.sum()),
-        T=T,
-        tokens=len(replaced),
-    )
-    if not leaks.any():
-        return CheckResult(
-            check="causal_independence",
-            status=Status.PASS,
-            reason="causal_independence.ok",
-            claim=say(
-                "no prediction moves when a later token changes ({coverage})", coverage=coverage
-            ),
-            measured=say("worst leak {worst}", worst=numbers["worst_leak"]),
-            numbers=numbers,
-        )
-    return _leak_result(influence, leaks, changed, limit, numbers)
 
 
-def _leak_result(
-    influence: Tensor, leaks: Tensor, changed: Tensor, limit: float, numbers: dict[str, object]
-) -> CheckResult:
-    pairs = torch.nonzero(leaks)
-    i, column = (int(index) for index in pairs[0])
-    j = int(changed[column])
-    reach = int((changed[pairs[:, 1]] - pairs[:, 0]).max())
-    reason, causes = _likely_causes(influence, leaks, changed, reach)
-    return CheckResult(
-        check="causal_independence",
-        status=Status.FAIL,
-        reason=reason,
-        claim=say(
-            "position {i} changes its prediction when token {j}, in its future, changes", i=i, j=j
+def _passed(influence: Tensor, replaced: list[int], limit: float, scale: float) -> CheckResult:
+    numbers = _numbers(influence, replaced, limit, scale)
+    return verdict(
+        Status.PASS,
+        "causal_independence.ok",
+        say(
+            "no prediction moves when a later token changes ({pairs} pairs of {T} positions and "
+            "{tokens} replaced tokens)",
+            pairs=numbers["judged_pairs"],
+            T=len(influence),
+            tokens=len(replaced),
         ),
+        measured=say("worst leak {worst}", worst=numbers["worst_leak"]),
+        numbers={"leaking_pairs": 0, **numbers},
+    )
+
+
+def _failed(leak: Leak, trace: Trace | None, limit: float, scale: float) -> CheckResult:
+    pairs = torch.nonzero(leak.leaks)
+    i, column = (int(index) for index in pairs[0])
+    j = int(leak.changed[column])
+    numbers = _numbers(leak.influence, leak.changed.tolist(), limit, scale)
+    reading = read_leak(leak, trace)
+    site = None if trace is None else trace.site
+    where = say(
+        "{count} of {total} (position, future token) pairs leak, reaching {reach:token|tokens} "
+        "ahead; first is ({i}, {j})",
+        count=len(pairs),
+        total=numbers["judged_pairs"],
+        reach=leak.reach,
+        i=i,
+        j=j,
+    )
+    if site is not None:
+        where = say("{where}; it begins at {site}", where=where, site=site_name(site))
+    return verdict(
+        Status.FAIL,
+        reading.reason,
+        say("position {i} changes its prediction when token {j}, in its future, changes", i=i, j=j),
         measured=say(
             "a logit moved by {first}; worst leak {worst}",
-            first=float(influence[i, column]),
+            first=float(leak.influence[i, column]),
             worst=numbers["worst_leak"],
         ),
         expected=say(
@@ -295,144 +323,16 @@ def _leak_result(
             limit=limit,
             i=i,
         ),
-        where=say(
-            "{count} of {total} (position, future token) pairs leak, reaching {reach:token|tokens} "
-            "ahead; first is ({i}, {j})",
-            count=numbers["leaking_pairs"],
-            total=numbers["judged_pairs"],
-            reach=reach,
-            i=i,
-            j=j,
-        ),
-        causes=causes,
-        next_step=say(
-            "print the attention mask for T=4: row i must allow columns 0 to i only; "
-            "python -m diagnostics --explain causal_independence"
-        ),
-        numbers={**numbers, "reach": reach},
+        where=where,
+        causes=reading.causes,
+        next_step=reading.next_step,
+        numbers={
+            "leaking_pairs": len(pairs),
+            **numbers,
+            "reach": leak.reach,
+            "begins": None if site is None else dataclasses.asdict(site),
+        },
     )
-
-
-def _likely_causes(
-    influence: Tensor, leaks: Tensor, changed: Tensor, reach: int
-) -> tuple[str, tuple[Text, ...]]:
-    """Read the pattern of leaking pairs (T, J); the most telling one first."""
-    T = leaks.shape[0]
-    positions = torch.arange(T, device=leaks.device)
-    ahead = changed[None, :] - positions[:, None]  # (T, J)
-    future, past = ahead > 0, ahead < 0
-    if bool(influence.isnan().any()):
-        return "causal_independence.not_finite", _NOT_FINITE
-    if bool(leaks[future].all()):
-        return _read_full_leak(influence, future, past)
-    if reach < T // 2 and bool(leaks[future & (ahead <= reach)].all()):
-        return "causal_independence.mask_too_wide", (
-            Text(_TOO_WIDE[0], {"reach": reach}),
-            say(_TOO_WIDE[1]),
-        )
-    rows = leaks.any(dim=1)
-    first = int(torch.nonzero(rows).min())
-    if first == 0 and int(rows.sum()) == 1:
-        return "causal_independence.first_row", _FIRST_ROW
-    if first > 0 and bool(leaks[first:][future[first:]].all()):
-        return (
-            "causal_independence.mask_too_small",
-            (say("the mask covers only the first {first} positions of the block", first=first),),
-        )
-    for size in range(2, T // 2 + 1):
-        together = positions[:, None] // size == changed[None, :] // size
-        if torch.equal(leaks, future & together):
-            return (
-                "causal_independence.chunked",
-                (say("positions are mixed inside blocks of {size}, without a mask", size=size),),
-            )
-    if torch.equal(leaks, future & (changed[None, :] >= T - 1 - positions[:, None])):
-        return "causal_independence.time_reversed", (
-            say("the tokens are read from the end: a flip over time"),
-        )
-    furthest = (ahead * leaks).amax(dim=1)  # (T,) how far each position sees
-    if int(furthest[1]) == 2 * int(furthest[0]) > 0:
-        return "causal_independence.heads_mixed", _HEADS_MERGED
-    if _is_split_by_view(furthest):
-        return "causal_independence.heads_mixed", _HEADS_SPLIT
-    return "causal_independence.leak", ()
-
-
-def _is_split_by_view(furthest: Tensor) -> bool:
-    """Whether position i sees up to ((H - 1) * T + i) // H, once per layer, for some H heads."""
-    T = len(furthest)
-    seen = [i + int(ahead) for i, ahead in enumerate(furthest.tolist())]
-    if seen[0] == T - 1:
-        return False  # everything fits
-    for H in range(2, T):
-        reached = list(range(T))
-        for _layer in range(8):
-            reached = [((H - 1) * T + i) // H for i in reached]
-            if reached == seen:
-                return True
-    return False
-
-
-def _read_full_leak(
-    influence: Tensor, future: Tensor, past: Tensor
-) -> tuple[str, tuple[Text, ...]]:
-    """Every later token is read: as strongly as the past, or faintly, or in its place."""
-    if bool((influence[past] == 0).all()):
-        return "causal_independence.mask_inverted", _INVERTED
-    first = influence[0][future[0]].median()
-    others = influence[1:][future[1:]].median()
-    usual = influence[past].median()
-    if bool(first > FIRST_ROW_RATIO * others) and bool(first > 0.1 * usual):
-        return "causal_independence.first_row", _FIRST_ROW
-    # what is truly read moves a logit about as much from the future as from the past
-    if bool(influence[future].median() > FULL_READ_RATIO * usual):
-        return "causal_independence.no_mask", _NO_MASK
-    return "causal_independence.normalised_over_future", _NORMALISED
-
-
-_NO_MASK = (
-    say("no causal mask is applied: every position reads the whole row"),
-    say("the mask is added as 0 and 1, or fills hidden scores with 0, so it hides nothing"),
-    say("a layer runs over time in both directions, or averages over the whole row"),
-)
-_NORMALISED = (
-    say("the mask is applied after the softmax, whose sum still runs over later tokens"),
-    say("softmax or a norm runs over the time axis of the queries"),
-    say("hidden scores are filled with a small number such as -10, which lets a little through"),
-)
-_INVERTED = (
-    say(
-        "the mask has the opposite meaning: it keeps the future and hides the past (True keeps in "
-        "scaled_dot_product_attention and drops in nn.MultiheadAttention)"
-    ),
-)
-_FIRST_ROW = (
-    say(
-        "the mask hides a position from itself, as tril(diagonal=-1) does: position 0 then has "
-        "nothing to read, and softmax spreads over all tokens"
-    ),
-)
-_NOT_FINITE = (
-    say("a row of the mask hides everything, so that its softmax is 0 / 0"),
-    say("some layer gives NaN or infinity: see forward_hooks"),
-)
-_HEADS_MERGED = (
-    say(
-        "heads are merged by reshape without moving the time axis back: the reach doubles from "
-        "position 0 to position 1, as in slices of a (H, T) table; a transpose(1, 2) is missing"
-    ),
-)
-_HEADS_SPLIT = (
-    say(
-        "heads are split by view(B, H, T, D) in place of view(B, T, H, D).transpose(1, 2): the "
-        "reach is that of rows cut across time and features"
-    ),
-)
-_TOO_WIDE = (
-    "the mask keeps a diagonal too many, as tril(diagonal=1) does: each layer adds its extra "
-    "diagonals to the reach ({reach} here)",
-    "a convolution is padded on both sides in place of the left only",
-)
 
 
 def _positions_to_replace(T: int, count_max: int) -> list[int]:

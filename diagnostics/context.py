@@ -9,12 +9,18 @@ How it is measured
     random tokens: does a position read its own token, does it read earlier ones, how far back
     does it reach, and which tokens does nobody read? A model that has no layer which could mix
     positions is a bigram table by design: a warning. A window that the configuration declares
-    has to be the one that is measured: each layer adds window - 1 tokens to the reach.
+    has to be the one that is measured: each layer adds window - 1 tokens to the reach. In a model
+    that reads weights (T, T), each attention is switched off alone: the newest token must still
+    reach its prediction, round it. So must earlier ones with all feed-forward layers switched off.
+    Scores that are divided by the root of the width or of the number of heads, and projections
+    that all heads share, are warnings.
 
 What it cannot see
     A mask that hides a position from itself, as long as the residual stream carries the token
-    around the attention. How strongly the past is read: the scale of attention scores, heads
-    that share one projection or all do the same. Whether the context is put to good use.
+    around the attention. A scale that is left out or applied twice: T5 has none and muP divides
+    by the head size, so that both are designs. Heads that are grouped or laid out in another order
+    than in the weights' own code. How far a state that forgets would reach with finer numbers.
+    Whether the context is put to good use.
 
 Break it
     python -m exercises.break_context
@@ -30,14 +36,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from diagnostics._pipeline import Pipeline
+from diagnostics._attention_faults import judge_attention, watch_attention
 from diagnostics._probe import Probe
-from diagnostics._result import CheckResult, Status
+from diagnostics._result import CheckResult, Status, verdict
 from diagnostics._structure import (
-    bench,
+    Bench,
     bench_tokens,
-    no_comparison,
+    direct_probe,
     not_causal,
+    on_bench,
+    one_token,
     parameter_count,
 )
 from diagnostics._text import Text, say
@@ -47,6 +55,7 @@ ROWS = 2  # a gate or a router may hide a token in one row, not in both
 MIXING_WORDS = re.compile(r"att(n|ention)|lstm|(^|\W|_)(gru|rnn|ssm)|mamba|retention")
 MIXING_TYPES = (nn.MultiheadAttention, nn.RNNBase, nn.Conv1d)
 WINDOW_NAMES = ("sliding_window", "window_size", "attention_window", "window")
+FADING = 0.1  # of the limit, one token beyond the reach; Mistral leaves 0 there, Mamba 0.5
 LAYER_NAMES = ("num_hidden_layers", "n_layer", "num_layers", "n_layers", "depth")
 
 
@@ -62,10 +71,7 @@ def check_context(
     tokens: (B, T) ids with T >= 2; None: random ones.    vocab_size: V; None: read from the model.
     parts: other fields of Pipeline, such as forward.    Raises ValueError for another shape.
     """
-    if tokens is not None and (tokens.ndim != 2 or tokens.shape[1] < 2):
-        raise ValueError(f"tokens must have shape (B, T) with T >= 2, got {tuple(tokens.shape)}")
-    pipeline = Pipeline(model, vocab_size=vocab_size, **parts)  # type: ignore[arg-type]
-    return _check(Probe(pipeline), tokens)
+    return _check(direct_probe(model, tokens, vocab_size, parts, length_min=2), tokens)
 
 
 def run(probe: Probe) -> CheckResult:
@@ -81,23 +87,20 @@ def _check(probe: Probe, tokens: Tensor | None) -> CheckResult:
         affordable = math.isqrt(int(WORK_MAX / (ROWS * parameter_count(probe))))
         T = min(probe.block_size or probe.probe_length, EVERY_PAIR_MAX, max(affordable, 8))
         tokens = bench_tokens(probe, ROWS, T, "context")
-    tokens = tokens[:ROWS, :EVERY_PAIR_MAX].to(probe.device)
-    T = tokens.shape[1]
-    if T < 2:
-        return _result(
-            Status.SKIP,
-            "context.one_token",
-            say("not measured: the context is one token long by design"),
-            next_step=say("nothing to do; a longer block_size would have it measured"),
-        )
-    with bench(probe) as model_bench:
-        if not model_bench.repeats(tokens):
-            return no_comparison("context")
-        limit = model_bench.limit(model_bench.call(tokens))
-        maps = [
-            measure_influence(probe, model_bench.model, row, list(range(T)))[0] for row in tokens
-        ]
-    return _judge(probe, torch.stack(maps).amax(dim=0).cpu(), limit)
+    if tokens.shape[1] < 2:
+        return one_token("context.one_token", say("no earlier token could be read"))
+    return on_bench(probe, "context", tokens[:ROWS, :EVERY_PAIR_MAX], _judge_map)
+
+
+def _judge_map(bench: Bench, tokens: Tensor, limit: float) -> CheckResult:
+    columns = list(range(tokens.shape[1]))
+    maps = [measure_influence(bench.probe, bench.model, row, columns)[0] for row in tokens]
+    attends = bool(watch_attention(bench, tokens))
+    result = _judge(bench.probe, torch.stack(maps).amax(dim=0).cpu(), limit, attends=attends)
+    if result.status is not Status.PASS:
+        return result
+    odd = judge_attention(bench, tokens, limit)
+    return result if odd is None else odd
 
 
 @dataclass(frozen=True)
@@ -123,12 +126,21 @@ class _Reach:
         pairs = torch.nonzero(self.read & self.past)
         return int((pairs[:, 0] - pairs[:, 1]).max()) if len(pairs) else 0
 
+    def fades(self, limit: float) -> bool:
+        """Whether one token further back the influence is just too small to tell from rounding.
 
-def _judge(probe: Probe, influence: Tensor, limit: float) -> CheckResult:
+        Beyond a window it is 0, or far below the limit; a state that forgets loses a share a step.
+        """
+        beyond = self.influence.diagonal(-(self.furthest + 1))
+        return float(beyond.max()) > FADING * limit
+
+
+def _judge(probe: Probe, influence: Tensor, limit: float, *, attends: bool) -> CheckResult:
+    """Judge the map (T, T); attends: masks may be spoken of, the model reads weights (T, T)."""
     reach = _Reach(influence > limit, influence)
     T = reach.T
     if bool(influence.isnan().any()):
-        return _result(
+        return verdict(
             Status.FAIL,
             "context.not_finite",
             say("some logits are not finite, so that nothing can be said of the context"),
@@ -141,28 +153,34 @@ def _judge(probe: Probe, influence: Tensor, limit: float) -> CheckResult:
         )
     blind = ~reach.read.diagonal()
     if blind.any():
-        return _judge_self(probe, reach, blind, limit)
+        return _judge_self(probe, reach, blind, limit, attends=attends)
     if reach.furthest == 0:
-        return _judge_none(probe, reach, limit)
+        return _judge_none(probe, reach, limit, attends=attends)
     window = _judge_window(probe, reach)
     if window is not None:
         return window
     if reach.furthest < T - 1:
-        return _short(reach)
+        return _passed(reach, fades=True) if reach.fades(limit) else _short(reach)
     unread = [j for j in range(T - 1) if not reach.read[j + 1 :, j].any()]
     if unread:
         return _unread(reach, unread)
     return _passed(reach)
 
 
-def _passed(reach: _Reach) -> CheckResult:
+def _passed(reach: _Reach, *, fades: bool = False) -> CheckResult:
     T, pairs = reach.T, int(reach.past.sum())
     used = int((reach.read & reach.past).sum())
     last = reach.influence[-1]
-    return _result(
+    return verdict(
         Status.PASS,
         "context.ok",
         say(
+            "predictions read their own token and reach {reach} tokens back, where the influence "
+            "fades into rounding",
+            reach=reach.furthest,
+        )
+        if fades
+        else say(
             "predictions read their own token and reach {reach} tokens back, of {most} possible",
             reach=reach.furthest,
             most=T - 1,
@@ -178,30 +196,36 @@ def _passed(reach: _Reach) -> CheckResult:
     )
 
 
-def _judge_self(probe: Probe, reach: _Reach, blind: Tensor, limit: float) -> CheckResult:
+def _judge_self(
+    probe: Probe, reach: _Reach, blind: Tensor, limit: float, *, attends: bool
+) -> CheckResult:
     """A model that shifts inside may give, at t, the prediction of token t itself."""
     inside = probe.pipeline.labels == "same"
     i = int(torch.nonzero(blind)[0])
     everywhere = bool(blind.all())
-    causes = _SHIFTED if everywhere and reach.furthest else _SELF_HIDDEN
-    return _result(
+    causes = (_SHIFTED,) if everywhere and reach.furthest else ()
+    if attends:
+        causes = (*causes, _SELF_HIDDEN)
+    return verdict(
         Status.WARN if inside else Status.FAIL,
         "context.self_hidden",
         say("position {i} predicts the same whatever token {i} is", i=i),
         measured=say(
-            "its logits moved by {size}; it reads {count} earlier token(s)",
+            "its logits moved by {size}; it reads {count:earlier token|earlier tokens}",
             size=float(reach.influence[i, i]),
             count=int(reach.read[i, :i].sum()),
         ),
         expected=say("more than {limit}: the newest token is the best clue there is", limit=limit),
         where=say("{count} of {T} positions", count=int(blind.sum()), T=reach.T),
         causes=causes,
-        next_step=say("print the mask for T=4: row i must allow column i as well"),
+        next_step=say("print the mask for T=4: row i must allow column i as well")
+        if attends
+        else say("compare what goes into the first layer with the ids, position by position"),
         numbers={"blind": int(blind.sum()), "length": reach.T, "reach": reach.furthest},
     )
 
 
-def _judge_none(probe: Probe, reach: _Reach, limit: float) -> CheckResult:
+def _judge_none(probe: Probe, reach: _Reach, limit: float, *, attends: bool) -> CheckResult:
     mixers = mixing_modules(probe.pipeline.model)
     measured = say(
         "changing any earlier token moves no logit by more than {worst}",
@@ -209,7 +233,7 @@ def _judge_none(probe: Probe, reach: _Reach, limit: float) -> CheckResult:
     )
     numbers = {"reach": 0, "length": reach.T, "mixing_modules": mixers}
     if not mixers:
-        return _result(
+        return verdict(
             Status.WARN,
             "context.bigram",
             say("every prediction depends on the last token only, as in a bigram table"),
@@ -218,7 +242,7 @@ def _judge_none(probe: Probe, reach: _Reach, limit: float) -> CheckResult:
             next_step=say("nothing to do for a bigram model; else look where layers are called"),
             numbers=numbers,
         )
-    return _result(
+    return verdict(
         Status.FAIL,
         "context.unused",
         say(
@@ -228,7 +252,7 @@ def _judge_none(probe: Probe, reach: _Reach, limit: float) -> CheckResult:
         expected=say("more than {limit} for some pair: that layer is there to mix", limit=limit),
         where=say("{pairs} of {pairs} pairs are not read", pairs=int(reach.past.sum())),
         causes=(
-            say("the mask keeps the diagonal only, as tril combined with triu does"),
+            *((_DIAGONAL,) if attends else (_OVER_HEADS,) if "att" in mixers[0].lower() else ()),
             say("what the layer gives is not added to the stream, or is overwritten after it"),
             say("each position is fed as a row of its own: (B*T, 1, C)"),
         ),
@@ -250,7 +274,7 @@ def _judge_window(probe: Probe, reach: _Reach) -> CheckResult | None:
     numbers = {"reach": furthest, "wanted": wanted, "window": window, "layers": L}
     # only this name has one meaning, set by Mistral: the window counts the token itself
     certain = name == "sliding_window" and furthest % L == 0
-    return _result(
+    return verdict(
         Status.FAIL if certain else Status.WARN,
         "context.window",
         say(
@@ -259,7 +283,9 @@ def _judge_window(probe: Probe, reach: _Reach) -> CheckResult | None:
             window=window,
             reach=furthest,
         ),
-        measured=say("{each} tokens a layer in {L} layer(s)", each=round(furthest / L, 2), L=L),
+        measured=say(
+            "{each} tokens a layer, in {L:layer|layers}", each=round(furthest / L, 2), L=L
+        ),
         expected=say(
             "{wanted}: {L} x ({window} - 1), as the window counts the token itself",
             wanted=wanted,
@@ -283,11 +309,11 @@ def _short(reach: _Reach) -> CheckResult:
                 "positions are cut into blocks of {size}, and read their own block only", size=size
             ),
         )
-    return _result(
+    return verdict(
         Status.WARN,
         "context.chunked" if size else "context.short",
         say(
-            "predictions reach {reach} token(s) back, of {most} possible",
+            "predictions reach {reach:token|tokens} back, of {most} possible",
             reach=reach.furthest,
             most=reach.T - 1,
         ),
@@ -296,15 +322,15 @@ def _short(reach: _Reach) -> CheckResult:
             used=int((reach.read & reach.past).sum()),
             pairs=int(reach.past.sum()),
         ),
-        expected=say("{most}, unless the design has a window", most=reach.T - 1),
+        expected=say("{most} tokens, unless the design has a window", most=reach.T - 1),
         causes=causes,
-        next_step=say("compare {reach} with the window of the design", reach=reach.furthest),
+        next_step=say("compare that with the window of the design"),
         numbers={"reach": reach.furthest, "length": reach.T, "chunk": size},
     )
 
 
 def _unread(reach: _Reach, unread: list[int]) -> CheckResult:
-    return _result(
+    return verdict(
         Status.WARN,
         "context.unread_tokens",
         say("no later position reads token {j}", j=unread[0]),
@@ -353,23 +379,13 @@ def _config_number(model: nn.Module, names: tuple[str, ...]) -> tuple[str, int] 
     return None
 
 
-_SELF_HIDDEN = (
-    say("the mask hides a position from itself, as tril(diagonal=-1) does, and nothing goes round"),
+_SELF_HIDDEN = say(
+    "the mask hides a position from itself, as tril(diagonal=-1) does, and nothing goes round"
 )
-_SHIFTED = (
-    say("the model shifts its input or its logits by one, and the targets are shifted as well"),
-    *_SELF_HIDDEN,
+_SHIFTED = say(
+    "the model shifts its input or its logits by one, and the targets are shifted as well"
 )
-
-
-def _result(
-    status: Status, reason: str, claim: str, *, causes: tuple[Text, ...] = (), **fields: object
-) -> CheckResult:
-    return CheckResult(
-        check="context",
-        status=status,
-        reason=reason,
-        claim=claim,
-        causes=causes,
-        **fields,  # type: ignore[arg-type]
-    )
+_OVER_HEADS = say(
+    "attention runs over the heads of one token: (B, T, H, D) lacks a transpose(1, 2) before scores"
+)
+_DIAGONAL = say("the mask keeps the diagonal only, as tril combined with triu does")

@@ -253,7 +253,7 @@ def _judge_mixture(
     try:
         with probe.model() as copied:
             probe.logits(copied, probe.tokens(2, min(4, probe.probe_length)))
-    except (RuntimeError, TypeError) as error:
+    except (RuntimeError, TypeError, ValueError) as error:
         message = str(error).split("\n")[0]
     except MissingPartError:
         return
@@ -385,7 +385,11 @@ def _hook_acts(hook: Hook, with_hooks: Outcome, without: Outcome) -> CheckResult
         ),
         measured=say("a logit moves by {moved}", moved=moved)
         if by_logits
-        else say("{count} gradients change, first {first}", count=len(changed), first=changed[0]),
+        else say(
+            "{count:gradient changes|gradients change}, first {first}",
+            count=len(changed),
+            first=changed[0],
+        ),
         expected=say("the same values with and without hooks, bit for bit"),
         where=say("{table} of {path}", table=hook.table, path=hook.path or "the model"),
         causes=(

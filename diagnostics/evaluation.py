@@ -11,12 +11,14 @@ How it is measured
     row that the model reads is found again in the ids, so that the nats of every next token are
     known, from the very logits that the evaluation saw. Their mean over tokens is the expected
     value, whatever windows were chosen; where it differs the usual wrong formulas are tried, and
-    the one that fits is named. Then again under another seed, and in train mode. Weights, buffers,
-    gradients, modes and global random states are compared before and after.
+    the one that fits is named. Then again under another seed, on other ids, and in train mode.
+    Weights, buffers, gradients, modes and global random states are compared before and after.
 
 What it cannot see
     An evaluation that runs parts of the model without calling it: then only a copy whose logits
-    are all equal is used, which must score ln V, and wrong weights of batches stay unseen. Whether
+    are all equal is used, which must score ln V, and wrong weights of batches stay unseen; where
+    no weights make them equal, it is a warning that says so. A weight of batches that moves the
+    mean by less than 1e-5 of it, as windows of one length do. Whether
     your ids are the right ones: `split` says that. Perplexity or accuracy printed beside the loss.
 
 Break it
@@ -38,13 +40,14 @@ from diagnostics._evaluation_verdicts import (
     judge_leftovers,
     judge_manners,
     judge_modes,
+    judge_other_ids,
     judge_repeats,
     judge_value,
 )
-from diagnostics._evaluation_words import FORMULAS, result
+from diagnostics._evaluation_words import FORMULAS
 from diagnostics._pipeline import Pipeline
 from diagnostics._probe import JITTER_STD, MissingPartError, Probe, ln
-from diagnostics._result import CheckResult, Status
+from diagnostics._result import CheckResult, Status, verdict
 from diagnostics._side_effects import Leftovers, random_states, watched
 from diagnostics._state import read_state
 from diagnostics._text import say
@@ -71,7 +74,7 @@ def check_evaluation(
 
 
 def run(probe: Probe) -> CheckResult:
-    """Watch three evaluations and judge what they computed and what they left behind."""
+    """Watch four evaluations and judge what they computed and what they left behind."""
     if probe.pipeline.evaluate is None:
         raise MissingPartError("evaluate", why="there is no evaluation to look at")
     with probe.model(jitter=JITTER_STD, scale=SCALE) as model:
@@ -79,6 +82,7 @@ def run(probe: Probe) -> CheckResult:
         if isinstance(first, CheckResult):
             return first
         second = _call(probe, model, first.ids, "second evaluation")
+        other = _call(probe, model, first.ids.flip(0), "evaluation", score=True)
     with probe.model(train=True, jitter=JITTER_STD, scale=SCALE) as model:
         trained = _call(probe, model, first.ids, "evaluation")
         drops = bool(declared_dropout(model)) or any(
@@ -87,9 +91,10 @@ def run(probe: Probe) -> CheckResult:
     findings = [
         *judge_leftovers(first, second, trained),
         *judge_finite(first),
-        *judge_modes(first, trained, drops),
+        *judge_modes(first, second, trained, drops),
         *judge_repeats(first, second),
         *judge_value(probe, first),
+        *judge_other_ids(first, other),
         *_judge_from_outside(probe, first),
         *judge_manners(first),
     ]
@@ -108,10 +113,10 @@ def _first_call(probe: Probe, model: nn.Module) -> Call | CheckResult:
         try:
             outcome = _call(probe, model, ids, "evaluation", score=True)
         except _NotANumberError as error:
-            return result(
+            return verdict(
                 Status.FAIL,
-                "not_a_number",
-                say("evaluate must return one number and returns {came}", came=str(error)),
+                "evaluation.not_a_number",
+                say("evaluate returns {came} where one number is wanted", came=str(error)),
                 measured=say("{came}", came=str(error)),
                 expected=say("a float, or a tensor with one element"),
                 next_step=say("return the mean loss alone, as a float"),
@@ -176,7 +181,8 @@ def _kind_of(raw: Any) -> str:
 
 def _judge_from_outside(probe: Probe, first: Call) -> Iterator[CheckResult]:
     """No call of the model was seen: a model whose logits are all equal must score ln W."""
-    if first.recorder.calls or not math.isfinite(first.value):
+    recorder = first.recorder
+    if recorder.rows or recorder.foreign_rows or not math.isfinite(first.value):
         return
     with probe.model() as model:
         with torch.no_grad():
@@ -184,14 +190,22 @@ def _judge_from_outside(probe: Probe, first: Call) -> Iterator[CheckResult]:
                 parameter.zero_()
         logits = probe.logits(model, probe.tokens(2, 2))
         if not bool((logits == logits[..., :1]).all()):
+            yield verdict(
+                Status.WARN,
+                "evaluation.not_recomputed",
+                say("the value could not be recomputed: no call of the model could be read"),
+                measured=say("{n:call|calls} of the model seen", n=recorder.calls),
+                expected=say("calls of model(ids), whose logits can be scored again"),
+                next_step=say("let evaluate call the model that it is given, as model(ids)"),
+            )
             return
         value = _call(probe, model, first.ids, "evaluation").value
     expected = ln(logits.shape[2])
     if not abs(value - expected) <= 1e-3 * expected:
-        told, _, cure = FORMULAS["value"]
-        yield result(
+        told, _, cure = FORMULAS["evaluation.value"]
+        yield verdict(
             Status.FAIL,
-            "value",
+            "evaluation.value",
             say(told),
             measured=say("{value} for a model whose logits are all equal", value=value),
             expected=say("ln {W} = {nats} nats", W=logits.shape[2], nats=expected),
@@ -202,16 +216,16 @@ def _judge_from_outside(probe: Probe, first: Call) -> Iterator[CheckResult]:
 
 def _passed(first: Call) -> CheckResult:
     if not first.recorder.rows:
-        return result(
+        return verdict(
             Status.PASS,
-            "ok",
+            "evaluation.ok",
             say("equal logits score ln V, and nothing is left behind (seen from outside only)"),
             measured=say("{value} on random ids", value=first.value),
             numbers={"value": first.value},
         )
-    return result(
+    return verdict(
         Status.PASS,
-        "ok",
+        "evaluation.ok",
         say(
             "the value is the mean over {n} next tokens, {share:%} of the ids; nothing else moved",
             n=len(scored_places(first.recorder)),

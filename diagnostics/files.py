@@ -28,6 +28,7 @@ Break it
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import itertools
 import json
@@ -118,13 +119,35 @@ def _judgements(files: list[Path], text: str | None) -> Iterable[CheckResult]:
                 "files.unreadable", say("cannot be read: {error}", error=error.strerror)
             )
         if fault is not None:
-            yield _result_of(path, fault)
+            yield _result_of(path, _beside_text(path, fault, text))
     yield from _judge_copies(files)
     for path in files:
         if path.is_file() and path.name in _encoded_names(path):
             yield from _judge_card(path, files)
     if text:
         yield from _judge_text(files, text)
+
+
+def _beside_text(path: Path, fault: FileFault, text: str | None) -> FileFault:
+    """A file in another encoding may have been read as what it is, or with pieces dropped."""
+    if fault.reason != "files.not_utf8" or not text or path.stat().st_size > TEXT_COMPARED_MAX:
+        return fault
+    raw = path.read_bytes()
+    if any(_contains(raw.decode(codec, "replace"), text) for codec in ("latin-1", "cp1252")):
+        return dataclasses.replace(fault, warn=True)
+    for errors in ("ignore", "replace"):
+        if _contains(raw.decode("utf-8", errors), text):
+            return FileFault(
+                "files.text_lost",
+                say("holds characters that are missing in train_text")
+                if errors == "ignore"
+                else say("holds characters that are U+FFFD in train_text"),
+                say(
+                    'errors="{errors}" hides that the file is no UTF-8; it may be latin-1',
+                    errors=errors,
+                ),
+            )
+    return fault
 
 
 def _judge_presence(path: Path) -> CheckResult | None:
@@ -269,7 +292,10 @@ def _judge_text(files: list[Path], text: str) -> Iterable[CheckResult]:
         if path.stat().st_size > TEXT_COMPARED_MAX:
             continue
         raw = path.read_bytes()
-        content = raw.decode("utf-8", "replace")
+        try:
+            content = raw.decode("utf-8")
+        except UnicodeDecodeError:
+            continue  # `_beside_text` has judged it
         if _contains(content, text):
             continue
         for reason, told, cause, reading in _readings(raw, content):
@@ -362,7 +388,7 @@ _EXPECTED = {
 _NEXT = {
     "files.lfs_pointer": say("git lfs pull"),
     "files.wrong_encoding": say('open(path, encoding="utf-8")'),
-    "files.text_lost": say('open(path, encoding="utf-8"), without errors=...'),
+    "files.text_lost": say("open(path, encoding=...) with the file's own, without errors=..."),
     "files.newlines_read": say('open(path, encoding="utf-8", newline="")'),
     "files.replacement_characters": say(
         "go back to the source of the text, and decode it as it is"

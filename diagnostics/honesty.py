@@ -77,13 +77,13 @@ def _check(probe: Probe, steps: int) -> CheckResult:
     trainable = sum(p.numel() for p in probe.pipeline.model.parameters() if p.requires_grad)
     size = sum(p.numel() for p in probe.pipeline.model.parameters())
     if trainable == 0:
-        return _skip("frozen", say("all numbers of the model are frozen"))
+        return _skip("honesty.frozen", say("all weights of the model are frozen"))
     if not probe.pipeline.causal:
-        return _skip("not_causal", say("the model is declared not causal"))
+        return _skip("honesty.not_causal", say("the model is declared not causal"))
     effort = plan(probe, size, steps)
     if effort is None:
         return _skip(
-            "too_large",
+            "honesty.too_large",
             say("{size} parameters would take more than about 20 seconds", size=size),
         )
     uniform = measure_uniform(probe, effort)
@@ -110,8 +110,8 @@ def _judge(trial: Trial, uniform: Trial | None) -> CheckResult | None:
         reason=reason,
         claim=claim,
         measured=say(
-            "after {steps} steps: reported {reported}, from the logits {recomputed}, against the "
-            "next token {honest}",
+            "after {steps:step|steps}: {reported} nats reported, {recomputed} nats from the "
+            "logits, {honest} nats against the next token",
             steps=trial.steps,
             reported=trial.reported,
             recomputed=trial.recomputed,
@@ -155,8 +155,8 @@ def _explain(trial: Trial, limit: float) -> tuple[str, Text, tuple[Text, ...], T
         return (
             "honesty.targets_are_known",
             say(
-                "trained on {source}, the model scores {recomputed} nats on its targets, and does "
-                "not predict the next token ({honest})",
+                "trained on {source}, the model scores {recomputed} nats on its targets, and "
+                "{honest} nats on the token that really comes next",
                 **facts,
             ),
             (say("the targets are not the next token: they stand among the inputs already"),),
@@ -167,7 +167,7 @@ def _explain(trial: Trial, limit: float) -> tuple[str, Text, tuple[Text, ...], T
         "honesty.loss_is_too_low",
         say(
             "trained on {source}, the model reports {reported} nats, while its logits score "
-            "{recomputed}",
+            "{recomputed} nats",
             **facts,
         ),
         (
@@ -203,7 +203,7 @@ def _judge_learning(uniform: Trial, chain: Trial) -> CheckResult:
     way = (start - chain.honest) / (start - LN2)
     learnt = way >= LEARNT_SHARE
     measured = say(
-        "uniform: {uniform} (floor {floor}); chain: {chain} (floor {ln2})",
+        "uniform tokens: {uniform} nats (floor {floor}); chain: {chain} nats (floor {ln2})",
         uniform=uniform.recomputed,
         floor=uniform.entropy,
         chain=chain.recomputed,
@@ -216,7 +216,7 @@ def _judge_learning(uniform: Trial, chain: Trial) -> CheckResult:
             reason="honesty.ok",
             claim=say(
                 "on new tokens of known entropy the loss stays above it, and falls to {chain} "
-                "where {ln2} is possible",
+                "nats where {ln2} are possible",
                 chain=chain.recomputed,
                 ln2=LN2,
             ),
@@ -228,8 +228,8 @@ def _judge_learning(uniform: Trial, chain: Trial) -> CheckResult:
         status=Status.WARN,
         reason="honesty.learns_little",
         claim=say(
-            "nothing leaks, but after {steps} steps on a chain the model predicts the next token "
-            "with {honest} nats, where {ln2} is possible and {start} is knowing nothing",
+            "nothing leaks, but after {steps:step|steps} on a chain the model predicts the next "
+            "token with {honest} nats, where {ln2} are possible and {start} are knowing nothing",
             steps=chain.steps,
             honest=chain.honest,
             ln2=LN2,
@@ -254,10 +254,12 @@ def _skip(reason: str, why: Text) -> CheckResult:
     return CheckResult(
         check="honesty",
         status=Status.SKIP,
-        reason=f"honesty.{reason}",
+        reason=reason,
         claim=say("not measured: {why}", why=why),
         next_step=say("give Pipeline make_model with a smaller configuration of the same model")
-        if reason == "too_large"
+        if reason == "honesty.too_large"
+        else say("set requires_grad on what should learn, or give Pipeline make_model")
+        if reason == "honesty.frozen"
         else say("nothing to do"),
         numbers={},
     )

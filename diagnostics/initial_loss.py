@@ -8,14 +8,17 @@ Why it matters
 How it is measured
     Fresh: random tokens and random targets, so that no text can favour a guess; the mean of
     logsumexp(logits) - mean(logits) is the exact loss over all targets. The pipeline's own batch
-    is compared as well. Weights of layers are compared with one another and tested for patterns.
+    is compared as well. Weights of layers are compared with one another and tested for patterns,
+    and with what the configuration declares of their spread and of a tie between head and
+    embedding (init_std, tie_word_embeddings and the like).
     Trained: the loss on the own batch, beside ln V and the entropy of single tokens, which is
     what a constant predictor scores. A model of which neither is said counts as trained when it
     beats that constant predictor, or when the gains of its norms have moved away from a constant.
 
 What it cannot see
     A wrong scale of weights that norms hide: residual branches not scaled by depth, a doubled
-    residual, a variance in place of a standard deviation, embeddings meant to be tied and not.
+    residual. What was meant, where no configuration says it: a variance in place of a standard
+    deviation, embeddings that were to be tied, one layer called in a loop.
     Whether ln V is the wrong goal, as for objectives that are not cross-entropy.
 
 Break it
@@ -31,11 +34,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from diagnostics._init_verdicts import (
+    equal_head,
+    identical,
+    layers_shared,
+    one_memory,
+    patterned,
+    spread_mistaken,
+    tie_differs,
+)
 from diagnostics._init_weights import (
-    CORNER,
-    PATTERN_RANK_MAX,
+    find_equal_head,
     find_identical_layers,
+    find_mistaken_spread,
+    find_one_memory,
     find_patterns,
+    find_shared_layers,
+    read_tie,
 )
 from diagnostics._pipeline import Pipeline
 from diagnostics._probe import Batch, MissingPartError, Probe
@@ -101,6 +116,26 @@ def check_initial_loss(
 
 
 def run(probe: Probe) -> CheckResult:
+    """Judge what is shared, then the model as fresh or as trained; shared layers only warn."""
+    tie = read_tie(probe.pipeline.model, probe.vocab_size)
+    if tie is not None and tie.declared and not tie.shared:
+        return tie_differs(tie)
+    result = _judge_start(probe)
+    if result.status is not Status.PASS:
+        return result
+    copied = find_equal_head(probe.pipeline.model)
+    if copied is not None:
+        return equal_head(*copied, result.numbers)
+    twice = find_one_memory(probe.pipeline.model)
+    if twice:
+        return one_memory(twice, result.numbers)
+    shared = find_shared_layers(probe.pipeline.model)
+    if shared:
+        return layers_shared(shared, result.numbers)
+    return result if tie is None or tie.declared == tie.shared else tie_differs(tie)
+
+
+def _judge_start(probe: Probe) -> CheckResult:
     """Judge the model as fresh or as trained; a fresh one from make_model comes first."""
     own = _measure_own(probe)
     trained, why = _is_trained(probe, own)
@@ -373,62 +408,16 @@ def _odd_weights(probe: Probe, numbers: dict[str, Any], from_factory: bool) -> C
         pairs = find_identical_layers(model)
         patterns = find_patterns(model)
         stacks = (nn.TransformerEncoder, nn.TransformerDecoder)
+        mistaken = find_mistaken_spread(model)
         by_torch = tuple(
             f"{n}." if n else "" for n, m in model.named_modules() if isinstance(m, stacks)
         )
     numbers |= {"identical_layers": len(pairs), "patterned": patterns}
-    if pairs:
-        return _identical(pairs, by_torch, numbers)
-    if patterns:
-        return CheckResult(
-            check="initial_loss",
-            status=Status.FAIL,
-            reason="initial_loss.patterned_weights",
-            claim=say(
-                "{name} is filled by a rule in place of random numbers, so that its units start "
-                "alike",
-                name=patterns[0],
-            ),
-            measured=say(
-                "rank of at most {rank} in a corner of {corner} x {corner}",
-                rank=PATTERN_RANK_MAX,
-                corner=CORNER,
-            ),
-            expected=say("full rank"),
-            where=say(
-                "{count:matrix|matrices}; first is {name}", count=len(patterns), name=patterns[0]
-            ),
-            causes=(say("a constant fill or a placeholder stands in for the initialisation"),),
-            next_step=say("draw the weights: nn.init.normal_(weight, std=0.02)"),
-            numbers=numbers,
-        )
-    return None
-
-
-def _identical(
-    pairs: list[tuple[str, str]], by_torch: tuple[str, ...], numbers: dict[str, Any]
-) -> CheckResult:
-    """Layers that torch's own stacks copied are a known weakness; others are a mistake."""
-    first, second = pairs[0]
-    known = all(name.startswith(by_torch) for pair in pairs for name in pair) if by_torch else False
-    return CheckResult(
-        check="initial_loss",
-        status=Status.WARN if known else Status.FAIL,
-        reason="initial_loss.identical_layers",
-        claim=say("{second} starts as an exact copy of {first}", first=first, second=second),
-        measured=say("{count} pairs of matrices are equal bit for bit", count=len(pairs)),
-        expected=say("0, because two draws never agree"),
-        causes=(say("nn.TransformerEncoder copies its first layer"),)
-        if known
-        else (
-            say("layers are made with copy.deepcopy of one layer"),
-            say("the seed is set again before each layer is made"),
-        ),
-        next_step=say("draw the matrices of each layer again after the model is built")
-        if known
-        else say("build each layer with its own constructor call"),
-        numbers=numbers,
-    )
+    if mistaken is not None:
+        return spread_mistaken(mistaken, numbers)
+    if patterns:  # before copies: a rule fills matrices of one shape alike
+        return patterned(patterns, numbers)
+    return identical(pairs, by_torch, numbers) if pairs else None
 
 
 # ---- trained -------------------------------------------------------------------------------

@@ -9,15 +9,20 @@ How it is measured
     reported loss: on random tokens, on weights times 10 (where a loss is large enough for clamps
     and overflows to show), with some targets set to ignore_index, and on the pipeline's own
     batch. On a mismatch about thirty usual formulas are tried; one is named only if it gives the
-    reported number in every case. Last, the gradient of the loss with respect to the logits is
-    compared with that of the recomputed one.
+    reported number in every case. A branch for train mode is read in the same way. The gradient of
+    the loss with respect to the logits is compared with that of the recomputed one. The marks of
+    the own batch are looked at first: targets that are no token, tokens and ends of texts that are
+    never scored, rows without a scored target, answers that are scored from their second token on,
+    and last tokens that are read and never scored.
 
 What it cannot see
-    Whether the batch itself is right: that is for `shift` and `batches`. Which tokens ought to be
-    masked (prompts, document ends). Objectives with heads of their own, such as multi-token
-    prediction, do not follow from the logits: declare them with allow=("loss.mismatch",). The
-    gradient, where the model returns other logits than those its loss was computed from. Terms
-    that are active in train mode only.
+    Whether the batch itself is right: that is for `shift` and `batches`. Which tokens are a prompt:
+    where it is not masked at all, nothing tells it from an answer; and an end of text is known only
+    from the tokenizer, or by an attention mask over pads. Objectives with heads of their own, such
+    as multi-token prediction, do not follow from the logits: declare them with
+    allow=("loss.mismatch",). The gradient, where the model returns other logits than those its
+    loss was computed from. Terms that are added in train mode only, which many recipes want, and
+    formulas there that fit nothing.
 
 Break it
     python -m exercises.break_loss
@@ -25,15 +30,26 @@ Break it
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
-import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
+from diagnostics._adapter import UnreadableOutputError
+from diagnostics._loss_cases import (
+    IGNORED,
+    LARGE,
+    OWN,
+    NotScalarError,
+    measure_case,
+    measure_cases,
+    measure_gradient_gap,
+    measure_ordinary,
+    measure_position_weights,
+    returns_plain_number,
+)
 from diagnostics._loss_readings import (
     TOLERANCE,
     Case,
@@ -46,11 +62,9 @@ from diagnostics._loss_verdicts import MISMATCH, VERDICTS
 from diagnostics._pipeline import Pipeline
 from diagnostics._probe import JITTER_STD, Batch, MissingPartError, Probe
 from diagnostics._result import CheckResult, Status
+from diagnostics._target_marks import judge_marks
 from diagnostics._text import Text, say
 
-EVERY_ID_MAX = 512  # vocabularies up to this size have each id among the targets
-SHARP = 10.0  # factor on the weights: logits far from uniform, losses far above ln V
-LARGE, IGNORED, OWN = "large weights", "ignored targets", "your batch"  # names of the cases
 GRADIENT_GAP_MAX = 1e-3  # relative; healthy models in float64: 0 (60 tiny ones measured)
 
 
@@ -74,129 +88,41 @@ def check_loss(
 
 
 def run(probe: Probe) -> CheckResult:
+    """Judge the marks of the batch, then its loss; a warning counts if nothing worse is found."""
+    odd = list(judge_marks(probe))
+    wrong = next((finding for finding in odd if finding.failed), None)
+    if wrong is not None:
+        return wrong
+    result = _judge_loss(probe)
+    return odd[0] if odd and result.status is Status.PASS else result
+
+
+def _judge_loss(probe: Probe) -> CheckResult:
     """Recompute the loss of four kinds of batches, and name the formula that fits."""
     if not probe.adapter.has_loss:
-        if _returns_plain_number(probe):
+        if returns_plain_number(probe):
             return _wrong_gradient(math.inf, {})
         raise MissingPartError("forward", why="the model returns logits but no loss of its own")
-    stray = _stray_target(probe)
-    if stray is not None:
-        return stray
     try:
         cases = measure_cases(probe)
-    except _NotScalarError as error:
+    except NotScalarError as error:
         return _not_scalar(error.shape)
     numbers = _numbers(cases)
     if not cases:
         return _no_finite_logits()
-    readings, cases = _read(probe, cases)
+    readings, cases = _read(probe, cases, explain=partial(_explain, probe))
     if readings is None:
-        return _judge_gradient(probe, cases, numbers)
+        in_training = _judge_training(probe, numbers)
+        return _judge_gradient(probe, cases, numbers) if in_training is None else in_training
     not_finite = next((c for c in cases if not math.isfinite(c.reported)), None)
     if not readings and not_finite is not None:
         return _not_finite(not_finite, numbers)
     return _judge(readings, cases, numbers, probe)
 
 
-def measure_cases(probe: Probe) -> list[Case]:
-    """Call the model on every kind of batch; return its logits and reported losses."""
-    T, V = probe.probe_length, probe.vocab_size
-    B = max(3, -(-V // T)) if V <= EVERY_ID_MAX else 3
-    plain = _batch(probe, B, T, "loss")
-    # a batch whose B, T and V differ from the first one's, so that no axis passes for another
-    other = _batch(probe, B + 2, max(2, T - 3), "loss, other")
-    with probe.model(exact=True, jitter=JITTER_STD) as model:
-        cases = [_measure(probe, model, "random tokens", batch) for batch in (plain, other)]
-        # a loss that takes no ignore_index raises; it matters only if the own batch holds one
-        with contextlib.suppress(RuntimeError, IndexError, ValueError):
-            cases.append(_measure(probe, model, IGNORED, _with_ignored(plain, probe)))
-        if probe.batch.source != "synthetic":
-            cases.append(_measure(probe, model, OWN, probe.batch))
-    with probe.model(exact=True, jitter=JITTER_STD, scale=SHARP) as model:
-        cases += [_measure(probe, model, LARGE, batch) for batch in (plain, other)]
-    # in the model's own number type, where exp overflows at 88 and not at 709
-    with probe.model(jitter=JITTER_STD, scale=SHARP**2) as model:
-        cases.append(_measure(probe, model, LARGE, other))
-    # minus infinity is how the extra columns of a padded vocabulary are shut
-    return [case for case in cases if bool((case.logits < math.inf).all())]
-
-
-def _batch(probe: Probe, B: int, T: int, name: str) -> Batch:
-    """Random rows in which, for a small vocabulary, every id is a target somewhere."""
-    V = probe.vocab_size
-    stream = probe.tokens(B, T + 1, name)
-    generator = probe.generator(name + ", permutation")
-    every = torch.randperm(V, generator=generator)[: B * (T - 1)].to(stream.device)
-    if V <= EVERY_ID_MAX:
-        inner = stream[:, 1:T].flatten()  # targets under either contract
-        inner[: len(every)] = every
-        stream[:, 1:T] = inner.view(B, T - 1)
-    inputs = stream[:, :-1].contiguous()
-    same = probe.pipeline.labels == "same"
-    return Batch(inputs, inputs.clone() if same else stream[:, 1:].contiguous(), source=name)
-
-
-def _with_ignored(batch: Batch, probe: Probe) -> Batch:
-    """Ignore the tail of each row, a different length in each, and at least two stay."""
-    B, T = batch.targets.shape
-    lengths = 2 + torch.arange(B, device=batch.targets.device) * 5 % max(1, T - 2)  # (B,)
-    tail = torch.arange(T, device=batch.targets.device) >= lengths[:, None]  # (B, T)
-    targets = batch.targets.masked_fill(tail, probe.pipeline.ignore_index)
-    return replace(batch, targets=targets)
-
-
-def _measure(probe: Probe, model: nn.Module, name: str, batch: Batch) -> Case:
-    with probe.seeded("loss"), torch.no_grad():
-        output = probe.adapter.call(model, batch.inputs, batch.targets, batch.attention_mask)
-    if output.loss is None or output.logits.shape[1] != batch.inputs.shape[1]:
-        raise MissingPartError("forward", why="the model gives logits of the last position only")
-    if output.loss.numel() != 1:
-        raise _NotScalarError(tuple(output.loss.shape))
-    rounding = [
-        torch.finfo(t.dtype).eps
-        for t in (output.loss, output.logits)
-        if t.is_floating_point() and t.dtype.itemsize < 4
-    ]
-    return Case(
-        name=name,
-        logits=_exact(output.logits),
-        inputs=batch.inputs,
-        targets=batch.targets,
-        reported=float(output.loss),
-        noise=max(rounding, default=0.0),
-        labels=probe.pipeline.labels,
-        ignore_index=probe.pipeline.ignore_index,
-        pads=_padding(probe, batch),
-    )
-
-
-def _exact(logits: Tensor) -> Tensor:
-    """Return detached float64 logits; on the CPU where the device has no float64."""
-    logits = logits.detach()
-    return (logits.cpu() if logits.device.type == "mps" else logits).double()
-
-
-def _padding(probe: Probe, batch: Batch) -> Tensor | None:
-    """Targets (B, T) that are padding after padding; the first one may be a trained end mark."""
-    if batch.source not in ("batch", "get_batch"):
-        return None
-    pad_id = probe.pipeline.pad_id
-    if batch.attention_mask is not None:
-        is_pad = batch.attention_mask == 0
-    elif pad_id is not None:
-        is_pad = batch.inputs == pad_id
-    else:
-        return None
-    if probe.pipeline.labels == "same":  # target t is predicted from position t - 1
-        before = torch.zeros_like(is_pad)
-        before[:, 1:] = is_pad[:, :-1]
-        return before & is_pad
-    if pad_id is not None:
-        return is_pad & (batch.targets == pad_id)
-    return is_pad
-
-
-def _read(probe: Probe, cases: list[Case]) -> tuple[list[Reading] | None, list[Case]]:
+def _read(
+    probe: Probe, cases: list[Case], *, explain: Callable[[list[Case]], list[Reading]]
+) -> tuple[list[Reading] | None, list[Case]]:
     """Return None when healthy, else what fits (an empty list: nothing does)."""
     V, pad_id = probe.vocab_size, probe.pipeline.pad_id
     if cases[0].logits.shape[-1] > V:
@@ -216,7 +142,7 @@ def _read(probe: Probe, cases: list[Case]) -> tuple[list[Reading] | None, list[C
             c.fits(without(c, c.pads)) for c in padded if c.pads is not None
         ):
             return None, cases  # ... or the attention mask does it
-    return _explain(probe, cases), cases
+    return explain(cases), cases
 
 
 def _explain(probe: Probe, cases: list[Case]) -> list[Reading]:
@@ -251,7 +177,7 @@ def _read_by_other_targets(probe: Probe, cases: list[Case]) -> list[Reading]:
     exchanged = [first.targets.roll(rows, 0).roll(rows, 1) for rows in (1, 2)]
     with probe.model(exact=True, jitter=JITTER_STD) as model:
         others = [
-            _measure(probe, model, "other targets", Batch(first.inputs, targets))
+            measure_case(probe, model, "other targets", Batch(first.inputs, targets))
             for targets in exchanged
         ]
     if all(other.fits(first.reported) for other in others):
@@ -325,6 +251,33 @@ def _own_batch_ignores(cases: Sequence[Case]) -> bool:
     )
 
 
+def _judge_training(probe: Probe, numbers: dict[str, object]) -> CheckResult | None:
+    """Right in eval mode: does a branch for training score something else?
+
+    Only a formula that fits and that no design wants is reported: smoothing, auxiliary terms and
+    further heads that act in training only are the best practice.
+    """
+    try:
+        cases = measure_ordinary(probe, train=True)
+    except (MissingPartError, UnreadableOutputError, NotScalarError):
+        return None  # a loss that never makes its logits; other checks judge the rest
+    cases = [case for case in cases if bool(case.logits.isfinite().all())]
+    if not cases or all(math.isnan(case.reported) for case in cases):
+        return None
+    whole = [case for case in cases if case.name != IGNORED]
+    readings, cases = _read(probe, cases, explain=find_readings)
+    if readings == [] and is_healthy(whole):
+        readings = [Reading("loss.ignored_counted")]
+    if not readings or VERDICTS.get(readings[0].reason, MISMATCH).status is Status.WARN:
+        return None
+    result = _judge(readings, cases, numbers, probe)
+    return replace(
+        result,
+        claim=say("in train mode, {claim}", claim=result.claim),
+        where=say("{where}; in eval mode none does", where=result.where),
+    )
+
+
 def _judge_gradient(probe: Probe, cases: list[Case], numbers: dict[str, object]) -> CheckResult:
     """The number is right; is its gradient, at the logits, that of the cross-entropy?"""
     gap = measure_gradient_gap(probe)
@@ -350,128 +303,31 @@ def _judge_gradient(probe: Probe, cases: list[Case], numbers: dict[str, object])
 
 
 def _wrong_gradient(gap: float, numbers: dict[str, object]) -> CheckResult:
-    detached = gap == math.inf
+    detached, nothing = gap == math.inf, abs(gap - 1) < 1e-9
     return CheckResult(
         check="loss",
         status=Status.FAIL,
         reason="loss.detached" if detached else "loss.wrong_gradient",
         claim=say("the loss is a number without a graph: no gradient can flow from it")
         if detached
+        else say("the loss is the right number, and its gradient at the logits is 0")
+        if nothing
         else say("the loss is the right number, but its gradient is not"),
         measured=say("a loss that needs no gradient, of logits that do")
         if detached
         else say("gradient at the logits off by {gap} of its size", gap=gap),
         expected=say("the gradient of the cross-entropy, within {limit}", limit=GRADIENT_GAP_MAX),
         causes=(say("the loss went through .item(), .detach(), float() or no_grad"),)
-        if detached
+        if detached or nothing
         else (say("a part of the loss is detached, or a hook changes its gradient"),),
-        next_step=say("return the tensor that cross_entropy gave; take .item() for printing"),
+        next_step=say("return the tensor that cross_entropy gave; take .item() for printing")
+        if detached or nothing
+        else say(
+            "compare with the gradient of cross_entropy on the logits; scaled on purpose: "
+            'allow=("loss.wrong_gradient",)'
+        ),
         numbers=numbers,
     )
-
-
-def measure_gradient_gap(probe: Probe) -> float | None:
-    """Return |dL/dlogits - what it should be| / |what it should be|; None when not on the path.
-
-    Infinite when the logits carry a graph and the loss does not.
-    """
-    batch = _batch(probe, 3, min(7, probe.probe_length), "loss gradient")
-    got, logits, lost = _gradient_at_logits(probe, batch)
-    if lost:
-        return math.inf
-    if got is None:
-        return None
-    leaf = logits.clone().requires_grad_()
-    gaps = []
-    for loss in _accepted_losses(probe, leaf, batch.targets):
-        wanted = torch.autograd.grad(loss, leaf, retain_graph=True)[0]
-        gaps.append(float((got - wanted).norm() / wanted.norm()))
-    return min(gaps)
-
-
-def measure_position_weights(probe: Probe) -> Tensor | None:
-    """Return (B, T): the largest gradient at each position's logits; 0 where nothing is scored."""
-    batch = _batch(probe, 4, probe.probe_length, "loss weights")
-    got, _, _ = _gradient_at_logits(probe, batch)
-    if got is None:
-        return None
-    return got.abs().amax(2)[:, : got.shape[1] - (probe.pipeline.labels == "same")]
-
-
-def _gradient_at_logits(probe: Probe, batch: Batch) -> tuple[Tensor | None, Tensor, bool]:
-    """Return the gradient (B, T, W) or None, the logits, and whether the graph was lost."""
-    with probe.model(exact=True, jitter=JITTER_STD) as model, probe.seeded("loss gradient"):
-        output = probe.adapter.call(model, batch.inputs, batch.targets)
-        logits = output.logits.detach()
-        if output.loss is None or not output.logits.requires_grad:
-            return None, logits, False
-        if not output.loss.requires_grad:
-            return None, logits, True
-        (got,) = torch.autograd.grad(output.loss, output.logits, allow_unused=True)
-    return (got if output.layout == "BTV" else None), logits, False
-
-
-def _accepted_losses(probe: Probe, logits: Tensor, targets: Tensor) -> Iterator[Tensor]:
-    """Every healthy reading: with or without the padded columns, with or without padding."""
-    if probe.pipeline.labels == "same":
-        logits, targets = logits[:, :-1], targets[:, 1:]
-    pad_id = probe.pipeline.pad_id
-    unpadded = targets if pad_id is None else targets.masked_fill(targets == pad_id, -100)
-    for width in {logits.shape[-1], min(logits.shape[-1], probe.vocab_size)}:
-        for scored in (targets, unpadded):
-            narrow = logits[..., :width].flatten(0, 1)
-            yield functional.cross_entropy(narrow, scored.flatten())
-
-
-def _returns_plain_number(probe: Probe) -> bool:
-    """Whether a float stands where a loss tensor belongs."""
-    adapter, inputs = probe.adapter, probe.tokens(2, min(4, probe.probe_length))
-    with probe.model() as model, probe.seeded("loss"), torch.no_grad():
-        if adapter.forward is not None:
-            raw: object = adapter.forward(model, inputs, inputs.clone())
-        elif adapter.target_name is not None:
-            raw = model(inputs, **{adapter.target_name: inputs.clone()})
-        else:
-            return False
-    parts = raw.values() if isinstance(raw, Mapping) else raw
-    return isinstance(parts, Iterable) and any(isinstance(part, float) for part in parts)
-
-
-def _stray_target(probe: Probe) -> CheckResult | None:
-    """A target that is neither a token nor ignore_index: data and loss mark ignored ones apart."""
-    if probe.batch.source == "synthetic":
-        return None
-    targets, ignore = probe.batch.targets, probe.pipeline.ignore_index
-    stray = (targets != ignore) & (targets < 0)
-    if not bool(stray.any()):
-        return None
-    row, position = (int(i) for i in torch.nonzero(stray)[0])
-    return CheckResult(
-        check="loss",
-        status=Status.FAIL,
-        reason="loss.unknown_mark",
-        claim=say(
-            "{count} targets of the batch are {value}, which is no token and not the ignore_index "
-            "{ignore}",
-            count=int(stray.sum()),
-            value=int(targets[row, position]),
-            ignore=ignore,
-        ),
-        measured=say("target {value}", value=int(targets[row, position])),
-        expected=say("a token id, or {ignore}", ignore=ignore),
-        where=say("first is row {row}, position {position}", row=row, position=position),
-        causes=(say("the loader and the loss mark ignored targets with different numbers"),),
-        next_step=say(
-            "use one mark in both; Pipeline(ignore_index={value}) if the loss knows this one",
-            value=int(targets[row, position]),
-        ),
-        numbers={"stray": int(stray.sum())},
-    )
-
-
-class _NotScalarError(Exception):
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        self.shape = shape
 
 
 def _no_finite_logits() -> CheckResult:

@@ -33,6 +33,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from diagnostics._guard import same_bytes
 from diagnostics._pipeline import Pipeline
@@ -204,13 +205,16 @@ def _ask_eval(trial: _Trial, model: nn.Module) -> CheckResult | None:
     switched = [path for path, module in model.named_modules() if module.training]
     if torch_a == torch_b or plain_a == plain_b:
         return _resets_random_state("eval")
+    tampered = _changed_tensors(model, changed, "eval")
+    if tampered is not None and tampered.failed:
+        return tampered  # weights that a call moves are why the next one differs
     if not _repeats(trial, first, second):
         return _stateful(trial, model, relative_distance(first, second))
     if not _repeats(trial, first, other):
         return _eval_random(trial, model, relative_distance(first, other))
     if switched:
         return _forward_switches(switched[0], "eval", len(switched))
-    return _changed_tensors(model, changed, "eval")
+    return tampered
 
 
 def _ask_targets(trial: _Trial, model: nn.Module) -> CheckResult | None:
@@ -373,10 +377,18 @@ _ON_EXACT_NUMBERS = (_ask_order, _ask_targets, _ask_grad, _ask_train)
 
 
 def _eval_random(trial: _Trial, model: nn.Module, distance: float) -> CheckResult:
+    built = _built_in_forward(trial, model)
     with DropoutWatch() as watch:  # apart from the comparison: it turns torch's fast paths off
         trial.logits(model, "a")
     places = [place for _, place in watch.fired]
     causes: list[Text] = []
+    if built:
+        causes.append(
+            say(
+                "a layer ({kind}) is built inside forward, with new random weights at each call",
+                kind=built[0],
+            )
+        )
     lost = [
         f"{path}.{name}" if path else name
         for path, module in model.named_modules()
@@ -403,11 +415,31 @@ def _eval_random(trial: _Trial, model: nn.Module, distance: float) -> CheckResul
         expected=say("0: eval mode draws nothing at random"),
         where=_place_of(trial, model, "a", "b"),
         causes=tuple(causes),
-        next_step=say("gate it: functional.dropout(x, p, training=self.training)")
+        next_step=say("build the layer in __init__ and call it in forward")
+        if built
+        else say("gate it: functional.dropout(x, p, training=self.training)")
         if causes
         else say("draw random numbers only under `if self.training:`"),
-        numbers={"distance": distance, "active_dropout": places, "unregistered": lost},
+        numbers={
+            "distance": distance,
+            "active_dropout": places,
+            "unregistered": lost,
+            "built": built,
+        },
     )
+
+
+def _built_in_forward(trial: _Trial, model: nn.Module) -> list[str]:
+    """Return the kinds of the layers with weights that come into being during a forward call."""
+    built: list[str] = []
+    handle = register_module_parameter_registration_hook(
+        lambda module, name, parameter: built.append(type(module).__name__)
+    )
+    try:
+        trial.logits(model, "a")
+    finally:
+        handle.remove()
+    return built
 
 
 def _same_mask() -> CheckResult:

@@ -47,7 +47,7 @@ from diagnostics._overfit_curve import (
 )
 from diagnostics._pipeline import Pipeline
 from diagnostics._probe import Batch, Probe, ln
-from diagnostics._result import CheckResult, Status
+from diagnostics._result import CheckResult, Status, verdict
 from diagnostics._text import Text, say
 
 SLOWER, FASTER = 1 / 3, 10.0  # second try: after trouble, or while the loss still falls
@@ -123,11 +123,10 @@ def _judge(
     if is_memorised(curve, limits):
         return _memorised(curve, limits, numbers)
     reason, status, claim, causes, next_step = _explain(curve, limits, trainable, frozen)
-    return CheckResult(
-        check="overfit",
-        status=status,
-        reason=reason,
-        claim=claim,
+    return verdict(
+        status,
+        reason,
+        claim,
         measured=say(
             "loss {first} -> {last} nats, {right} of {total} targets right after {steps} steps",
             first=first,
@@ -374,11 +373,10 @@ def _incomplete(curve: Curve, limits: Limits, trainable: int, frozen: int) -> _V
 
 
 def _below_floor(curve: Curve, limits: Limits, numbers: dict[str, Any]) -> CheckResult:
-    return CheckResult(
-        check="overfit",
-        status=Status.FAIL,
-        reason="overfit.below_floor",
-        claim=say("the model predicts more of the batch than the tokens before can tell"),
+    return verdict(
+        Status.FAIL,
+        "overfit.below_floor",
+        say("the model predicts more of the batch than the tokens before can tell"),
         measured=say("{right:%} of the targets right", right=curve.accuracies[-1]),
         expected=say(
             "at most {ceiling:%}: equal prefixes with different next tokens cannot all be right",
@@ -394,11 +392,10 @@ def _below_floor(curve: Curve, limits: Limits, numbers: dict[str, Any]) -> Check
 
 
 def _memorised(curve: Curve, limits: Limits, numbers: dict[str, Any]) -> CheckResult:
-    return CheckResult(
-        check="overfit",
-        status=Status.PASS,
-        reason="overfit.ok",
-        claim=say(
+    return verdict(
+        Status.PASS,
+        "overfit.ok",
+        say(
             "one batch is memorised after {steps} steps: {right} of {total} targets, all that can "
             "be learnt from it; most silent bugs pass this too",
             steps=curve.steps[-1],
@@ -411,22 +408,20 @@ def _memorised(curve: Curve, limits: Limits, numbers: dict[str, Any]) -> CheckRe
 
 
 def _frozen(frozen: int) -> CheckResult:
-    return CheckResult(
-        check="overfit",
-        status=Status.SKIP,
-        reason="overfit.frozen",
-        claim=say("not measured: all {frozen} numbers of the model are frozen", frozen=frozen),
+    return verdict(
+        Status.SKIP,
+        "overfit.frozen",
+        say("not measured: all {frozen} numbers of the model are frozen", frozen=frozen),
         next_step=say("set requires_grad on what should learn, or give Pipeline make_model"),
         numbers={"trainable": 0, "frozen": frozen},
     )
 
 
 def _no_gradient() -> CheckResult:
-    return CheckResult(
-        check="overfit",
-        status=Status.FAIL,
-        reason="overfit.no_gradient",
-        claim=say("the loss carries no gradient, so nothing can be learnt from it"),
+    return verdict(
+        Status.FAIL,
+        "overfit.no_gradient",
+        say("the loss carries no gradient, so nothing can be learnt from it"),
         expected=say("loss.requires_grad is True"),
         causes=(say("no_grad, detach, item or NumPy stands between the weights and the loss"),),
         next_step=say("print logits.requires_grad, then loss.requires_grad"),

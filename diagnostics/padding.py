@@ -11,12 +11,14 @@ How it is measured
     the left; the logits of real tokens must stay. With the mask given, the pads' ids are replaced
     by others and later real tokens are replaced: nothing that a position may not read may move
     it. A mask of ones must change nothing. Every logit must be finite, the pads' too, because
-    the gradient of a loss that leaves NaN out is NaN all the same.
+    the gradient of a loss that leaves NaN out is NaN all the same. Where rows of the batch itself
+    begin with pads and the call gets no mask, the left is judged without one.
 
 What it cannot see
-    Pads that are scored in the loss (see `loss`), or a batch that lacks its mask: only the model
-    is looked at. Packed documents. A mask under another name than attention_mask. Without a mask
-    a causal model cannot tell pads on the left from tokens: only the right is judged then.
+    Pads that are scored in the loss (see `loss`). Packed documents. A mask under another name than
+    attention_mask. Without a mask a causal model cannot tell pads on the left from tokens: then the
+    left is judged only if the batch is padded there. A prediction that is read at the last column
+    of a row padded on the right: only logits are looked at, not who reads them.
 
 Break it
     python -m exercises.break_padding
@@ -25,14 +27,27 @@ Break it
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from diagnostics._fault import Fault, found
+from diagnostics._padding_faults import (
+    CAUSAL_MASK_LOST,
+    LEFT_POSITIONS,
+    LEFT_WITHOUT_MASK,
+    MASK_IGNORED,
+    MASK_NOT_PASSED,
+    MASK_OF_ONES,
+    NOT_FINITE,
+    PADS_READ,
+    RIGHT,
+)
 from diagnostics._pipeline import Pipeline
-from diagnostics._probe import MissingPartError, Probe
-from diagnostics._result import CheckResult, Status
+from diagnostics._probe import Batch, MissingPartError, Probe
+from diagnostics._result import CheckResult, Status, verdict
 from diagnostics._structure import Bench, bench, bench_tokens, moved, no_comparison, other_tokens
 from diagnostics._text import Text, say
 
@@ -70,14 +85,14 @@ def run(probe: Probe) -> CheckResult:
 
 def _judge_rows(probe: Probe, *, exact: bool) -> CheckResult:
     masked = probe.adapter.mask_name is not None
-    if probe.pipeline.pad_id is None and not masked:
+    if not masked and _pad_of(probe) is None:
         raise MissingPartError("pad_id", why="it does not say with what short rows are filled")
     T = min(probe.probe_length, LENGTH_MAX)
     with bench(probe, exact=exact) as model_bench:
         if not model_bench.repeats(bench_tokens(probe, 2, min(T, 4), "padding")):
             return no_comparison("padding")
         trial = _Trial.prepare(model_bench, T, masked)
-        if trial.mask_type is None and probe.pipeline.pad_id is None:
+        if trial.mask_type is None and _pad_of(probe) is None:
             raise MissingPartError("pad_id", why="attention_mask does not take 0 and 1 of (B, T)")
         return _check(trial)
 
@@ -100,7 +115,7 @@ class _Trial:
         tokens = bench_tokens(probe, 1, T, "padding")
         rows = tuple(tokens[:, :n] for n in sorted({T, max(1, T // 2), 1}, reverse=True))
         alone = tuple(bench.call(row)[0] for row in rows)
-        pad = probe.pipeline.pad_id or 0
+        pad = _pad_of(probe) or 0
         kind = _mask_type(bench, tokens) if masked else None
         return cls(bench, rows, alone, T, pad, kind, bench.limit(alone[0]))
 
@@ -135,13 +150,17 @@ class _Trial:
 
 
 def _check(trial: _Trial) -> CheckResult:
-    """Ask one question after the other; the first answer that is no PASS is the verdict."""
+    """Ask one question after the other; the first failure is the verdict, or the first warning."""
+    warnings: list[CheckResult] = []
     for answer in _answers(trial):
-        if answer is not None:
+        if answer is not None and answer.failed:
             return answer
+        warnings += [] if answer is None else [answer]
+    if warnings:
+        return warnings[0]
     sides = "right" if trial.mask_type is None else "right and left"
     lengths = ", ".join(str(row.shape[1]) for row in trial.rows)
-    return _result(
+    return verdict(
         Status.PASS,
         "padding.ok",
         say(
@@ -163,7 +182,9 @@ def _answers(trial: _Trial) -> Iterator[CheckResult | None]:
     if trial.mask_type is not None and trial.bench.probe.pipeline.causal:
         yield _judge_causal(trial, ids, mask, right)
     yield _judge_right(trial, right)
-    if trial.mask_type is None:
+    takes_mask = trial.mask_type is not None
+    yield _judge_unmasked_left(replace(trial, mask_type=None), takes_mask=takes_mask)
+    if not takes_mask:
         return
     ids, mask = trial.padded("left")
     left = trial.call(ids, mask)
@@ -184,19 +205,8 @@ def _judge_ones(trial: _Trial) -> CheckResult | None:
         leak = _judge_causal(trial, row, ones, given)
         if leak is not None:
             return leak
-    return _result(
-        Status.FAIL,
-        "padding.mask_of_ones",
-        say("an attention_mask of ones, which hides nothing, changes the predictions"),
-        measured=say("a logit differs by {worst} from the call without a mask", worst=difference),
-        expected=say("at most {limit}", limit=trial.limit),
-        causes=(
-            say("the mask is read the other way round: 1 must keep a token, 0 hide it"),
-            say("1 and 0 are added to the scores in place of 0 and -inf"),
-        ),
-        next_step=say("print the mask that reaches the softmax for attention_mask = ones"),
-        numbers={"worst": difference, "limit": trial.limit},
-    )
+    measured = say("a logit differs by {worst} from the call without a mask", worst=difference)
+    return _differs(MASK_OF_ONES, trial, difference, measured)
 
 
 def _judge_finite(logits: Tensor, mask: Tensor, side: str) -> CheckResult | None:
@@ -205,25 +215,15 @@ def _judge_finite(logits: Tensor, mask: Tensor, side: str) -> CheckResult | None
         return None
     real = broken & (mask == 1)
     b, t = (int(index) for index in torch.nonzero(real if real.any() else broken)[0])
-    return _result(
-        Status.FAIL,
-        "padding.not_finite",
-        say(
-            "row {b}, padded on the {side}, gives NaN at position {t}, a {kind}",
-            b=b,
-            side=side,
-            t=t,
-            kind="real token" if real.any() else "pad",
-        ),
-        measured=say(
-            "NaN at {real} real tokens and {pads} pads",
-            real=int(real.sum()),
-            pads=int((broken & (mask == 0)).sum()),
-        ),
-        expected=say("finite logits; NaN at pads alone makes every gradient NaN"),
-        causes=(say("a row of scores is hidden whole, and the softmax of -inf only is 0 / 0"),),
-        next_step=say("let a pad see itself, or fill with torch.finfo(dtype).min"),
-        numbers={"real": int(real.sum()), "pads": int((broken & (mask == 0)).sum()), "side": side},
+    counts = {"real": int(real.sum()), "pads": int((broken & (mask == 0)).sum())}
+    return found(
+        NOT_FINITE,
+        say("NaN at {real:real token|real tokens} and {pads:pad|pads}", **counts),
+        {**counts, "side": side},
+        b=b,
+        side=side,
+        t=t,
+        kind="real token" if real.any() else "pad",
     )
 
 
@@ -235,88 +235,31 @@ def _judge_causal(trial: _Trial, ids: Tensor, mask: Tensor, before: Tensor) -> C
     leak = moved(before[0, :j], trial.call(changed, mask)[0, :j])  # (j,)
     if bool((leak <= trial.limit).all()):
         return None
-    return _result(
-        Status.FAIL,
-        "padding.causal_mask_lost",
-        say("given an attention_mask, positions 0 to {last} read tokens after them", last=j - 1),
-        measured=say("a logit moved by {worst}", worst=float(leak.max())),
-        expected=say(
-            "at most {limit}: only tokens from {j} on were replaced", limit=trial.limit, j=j
-        ),
-        causes=(
-            say("the padding mask takes the place of the causal one: is_causal=mask is None"),
-            say("the two masks are joined by or, where and is needed"),
-        ),
-        next_step=say("combine them: visible = causal & padding[:, None, None, :]"),
-        numbers={"worst": float(leak.max()), "limit": trial.limit},
-    )
+    worst = float(leak.max())
+    measured = say("a logit moved by {worst}", worst=worst)
+    return _differs(CAUSAL_MASK_LOST, trial, worst, measured, last=j - 1, j=j)
 
 
 def _judge_right(trial: _Trial, right: Tensor) -> CheckResult | None:
     difference = trial.worst(right, "right")
     if not trial.exceeds(difference):
         return None
-    return _result(
-        Status.FAIL,
-        "padding.right",
-        say("a row predicts otherwise when it is padded on the right"),
-        measured=say("a real token's logit differs by {worst}", worst=difference),
-        expected=say("at most {limit}: pads come after every real token", limit=trial.limit),
-        causes=(
-            say("the mask hides real tokens: it is shifted, inverted or of another row"),
-            say("positions are counted from the padded end"),
-            say("a mean, a norm or a length in forward counts pads"),
-        ),
-        next_step=say("compare model(row) with the same row and one pad more, layer by layer"),
-        numbers={"worst": difference, "limit": trial.limit},
-    )
+    return _differs(RIGHT, trial, difference, _moved_real(difference))
 
 
 def _judge_pads(trial: _Trial, side: str) -> CheckResult | None:
     ids, mask = trial.padded(side)
     other, _ = trial.padded(side, other_tokens(trial.bench.probe, ids))
     before, after = trial.call(ids, mask), trial.call(other, mask)
-    difference = float(
-        torch.stack(
-            [
-                moved(before[b, trial.span(b, side)], after[b, trial.span(b, side)]).max()
-                for b in range(len(ids))
-            ]
-        ).max()
-    )
+    spans = [(b, trial.span(b, side)) for b in range(len(ids))]
+    differences = [moved(before[b, span], after[b, span]).max() for b, span in spans]
+    difference = float(torch.stack(differences).max())
     if not trial.exceeds(difference):
         return None
-    if not trial.exceeds(float(moved(before, trial.bench.call(ids)).max())):
-        return _mask_ignored(trial, difference)
-    return _result(
-        Status.FAIL,
-        "padding.pads_read",
-        say("real tokens read the pads on their {side}, although the mask hides them", side=side),
-        measured=say("a logit moved by {worst} when the pads' ids changed", worst=difference),
-        expected=say("at most {limit}: what is hidden cannot matter", limit=trial.limit),
-        causes=(
-            say("hidden scores get a number that is too small to hide them, such as 0 or -10"),
-            say("only some of the layers are given the mask"),
-        ),
-        next_step=say("follow attention_mask through forward to the softmax"),
-        numbers={"worst": difference, "limit": trial.limit, "side": side},
-    )
-
-
-def _mask_ignored(trial: _Trial, difference: float) -> CheckResult:
-    """A causal model that is only ever padded on the right does well without a mask."""
-    return _result(
-        Status.WARN,
-        "padding.mask_ignored",
-        say("the model takes an attention_mask and makes no use of it: pads on the left are read"),
-        measured=say("a logit moved by {worst} when the pads' ids changed", worst=difference),
-        expected=say(
-            "at most {limit}, unless rows are padded on the right only", limit=trial.limit
-        ),
-        causes=(say("attention_mask is not handed on to the layers"),),
-        next_step=say("pad on the right, or follow attention_mask through forward to the softmax"),
-        numbers={"worst": difference, "limit": trial.limit},
-    )
+    # a causal model that is only ever padded on the right does well without a mask
+    ignored = not trial.exceeds(float(moved(before, trial.bench.call(ids)).max()))
+    measured = say("a logit moved by {worst} when the pads' ids changed", worst=difference)
+    return _differs(MASK_IGNORED if ignored else PADS_READ, trial, difference, measured, side=side)
 
 
 def _judge_left(trial: _Trial, left: Tensor) -> CheckResult | None:
@@ -324,27 +267,75 @@ def _judge_left(trial: _Trial, left: Tensor) -> CheckResult | None:
     difference = trial.worst(left, "left")
     if not trial.exceeds(difference):
         return None
-    return _result(
-        Status.WARN,
-        "padding.left_positions",
-        say("a row predicts otherwise when it is padded on the left: pads are counted"),
-        measured=say("a real token's logit differs by {worst}", worst=difference),
-        expected=say(
-            "at most {limit}, unless the caller gives positions or never pads on the left",
-            limit=trial.limit,
-        ),
-        causes=(say("positions are column numbers: arange(T) in place of cumsum(mask) - 1"),),
-        next_step=say("positions = (attention_mask.cumsum(1) - 1).clamp(min=0)"),
-        numbers={"worst": difference, "limit": trial.limit},
+    return _differs(LEFT_POSITIONS, trial, difference, _moved_real(difference))
+
+
+def _judge_unmasked_left(trial: _Trial, *, takes_mask: bool) -> CheckResult | None:
+    """Where the user's own rows begin with pads, a call without a mask has to see through them."""
+    batch = _batch_of(trial.bench.probe)
+    if batch is None or (takes_mask and batch.attention_mask is not None):
+        return None  # the mask goes with the batch
+    rows = _rows_padded_on_the_left(batch, trial.bench.probe.pipeline.pad_id)
+    if not rows:
+        return None
+    difference = trial.worst(trial.call(*trial.padded("left")), "left")
+    if not trial.exceeds(difference):
+        return None
+    fault = LEFT_WITHOUT_MASK if batch.attention_mask is None else MASK_NOT_PASSED
+    return _differs(
+        fault, trial, difference, _moved_real(difference), rows=rows, B=len(batch.inputs)
     )
+
+
+def _batch_of(probe: Probe) -> Batch | None:
+    """Return the user's batch, if there is one that can be read."""
+    try:
+        return None if probe.batch.source == "synthetic" else probe.batch
+    except (TypeError, ValueError, RuntimeError):  # a broken loader is for `batches` to report
+        return None
+
+
+def _pad_of(probe: Probe) -> int | None:
+    """Return the id of pads: as told, or as it stands where the batch's own mask is 0."""
+    batch = _batch_of(probe)
+    if probe.pipeline.pad_id is not None or batch is None or batch.attention_mask is None:
+        return probe.pipeline.pad_id
+    if batch.attention_mask.shape != batch.inputs.shape:
+        return None
+    pads = batch.inputs[batch.attention_mask == 0]
+    return int(pads[0]) if pads.numel() else None
+
+
+def _rows_padded_on_the_left(batch: Batch, pad_id: int | None) -> int:
+    """Count the rows that begin with two pads or more and then hold none."""
+    if batch.attention_mask is not None and batch.attention_mask.shape == batch.inputs.shape:
+        pads = batch.attention_mask == 0
+    elif batch.attention_mask is None and pad_id is not None:
+        pads = batch.inputs == pad_id
+    else:
+        return 0
+    leading = pads.long().cumprod(1).sum(1)  # (B,)
+    return int(((leading >= 2) & (leading == pads.sum(1)) & (leading < pads.shape[1])).sum())
+
+
+def _moved_real(difference: float) -> Text:
+    return say("a real token's logit differs by {worst} from the row alone", worst=difference)
+
+
+def _differs(
+    fault: Fault, trial: _Trial, worst: float, measured: Text, **facts: Any
+) -> CheckResult:
+    """Return the result of a fault that shows as a logit which should not have moved."""
+    numbers = {"worst": worst, "limit": trial.limit}
+    if "side" in facts:
+        numbers["side"] = facts["side"]
+    return found(fault, measured, numbers, limit=trial.limit, **facts)
 
 
 def _mask_type(bench: Bench, tokens: Tensor) -> torch.dtype | None:
     """Return the type of (B, T) mask that the model takes; None when it takes no such mask."""
-    try:
-        given = bench.probe.batch.attention_mask
-    except (TypeError, ValueError, RuntimeError):  # a broken loader is for `batches` to report
-        given = None
+    batch = _batch_of(bench.probe)
+    given = None if batch is None else batch.attention_mask
     rows = tokens.expand(2 if tokens.shape[1] != 2 else 3, -1)
     for kind in (torch.int64, torch.bool) if given is None else (given.dtype,):
         try:
@@ -353,16 +344,3 @@ def _mask_type(bench: Bench, tokens: Tensor) -> torch.dtype | None:
             continue  # of another type, or of shape (T, T)
         return kind
     return None
-
-
-def _result(
-    status: Status, reason: str, claim: str, *, causes: tuple[Text, ...] = (), **fields: object
-) -> CheckResult:
-    return CheckResult(
-        check="padding",
-        status=status,
-        reason=reason,
-        claim=claim,
-        causes=causes,
-        **fields,  # type: ignore[arg-type]
-    )

@@ -8,8 +8,10 @@ How it is measured
     On a float64 copy with jittered weights. Noise is added to one row of the position table after
     the other: the first logits that move belong to the position that reads the row, and every
     position must have one of its own, at the end of the block too; for random tokens and for a
-    repeated one. A table that cannot be trained must not hold two equal rows. Then two earlier
-    tokens trade places: the last prediction must notice, or order is not used.
+    repeated one. A table that cannot be trained must not hold two equal rows. Where something is
+    named after rotary positions, queries and keys of a repeated token must differ from place to
+    place, and their scores must depend on the distance alone. Then two earlier tokens trade
+    places: the last prediction must notice, or order is not used.
 
 What it cannot see
     Positions that were left out of a model of two layers or more without a table: causal masking
@@ -22,17 +24,22 @@ Break it
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 
-from diagnostics._pipeline import Pipeline
+from diagnostics._attention_faults import repeated_row_calls
 from diagnostics._position_faults import (
     EQUAL_ROWS,
     PHASE_ERROR_MAX,
     STILL_SHARE,
     equal_rows,
     not_finite,
-    result,
+    read_by_token,
+    rotary_not_relative,
+    rotary_one_sided,
+    rotary_unused,
     rounded_angles,
     shared_rows,
     still_columns_fault,
@@ -46,26 +53,28 @@ from diagnostics._position_tables import (
     closest_rows,
     find_tables,
     map_rows,
+    names_rotary_positions,
     rounded_frequencies,
     still_columns,
     tensor_at,
     twin_columns,
 )
 from diagnostics._probe import Probe
-from diagnostics._result import CheckResult, Status
+from diagnostics._result import CheckResult, Status, verdict
 from diagnostics._structure import (
     Bench,
-    bench,
     bench_tokens,
+    direct_probe,
     moved,
-    no_comparison,
     not_causal,
+    on_bench,
     other_tokens,
 )
 from diagnostics._text import say
 
 LENGTH_MAX = 16  # positions looked at first; the end of the block is looked at besides
 ROWS_BEYOND = 4  # rows after the last position: where a shifted table is read
+LAG_ERROR = 1e-3  # measured: 1e-16 in float64, 1e-7 with tables in float32; mixed pairs: 0.3
 BLOCK_MAX = 2048  # the longest block whose end is looked at
 
 
@@ -82,10 +91,7 @@ def check_positions(
     vocab_size: V; None: read from the model.    parts: other fields of Pipeline, such as forward.
     Raises ValueError for another shape.
     """
-    if tokens is not None and (tokens.ndim != 2 or tokens.shape[1] < 3):
-        raise ValueError(f"tokens must have shape (B, T) with T >= 3, got {tuple(tokens.shape)}")
-    pipeline = Pipeline(model, vocab_size=vocab_size, **parts)  # type: ignore[arg-type]
-    return _check(Probe(pipeline), tokens)
+    return _check(direct_probe(model, tokens, vocab_size, parts, length_min=3), tokens)
 
 
 def run(probe: Probe) -> CheckResult:
@@ -119,7 +125,7 @@ def _check(probe: Probe, tokens: Tensor | None) -> CheckResult:
         tokens = bench_tokens(probe, 1, min(probe.probe_length, LENGTH_MAX), "positions")
     tokens = tokens[:1].to(probe.device)
     if tokens.shape[1] < 3:
-        return result(
+        return verdict(
             Status.SKIP,
             "positions.no_order",
             say("not measured: with fewer than three tokens there is no order to lose"),
@@ -129,18 +135,16 @@ def _check(probe: Probe, tokens: Tensor | None) -> CheckResult:
     fault = _judge_values(probe, tables)
     if fault is not None:
         return fault
-    with bench(probe) as model_bench:
-        if not model_bench.repeats(tokens):
-            return no_comparison("positions")
-        logits = model_bench.call(tokens)
-        if logits.isnan().any():
-            return not_finite(int(logits.isnan().any(2).sum()), tokens.shape[1])
-        limit = model_bench.limit(logits)
-        if tables:
-            fault = _judge_tables(model_bench, tables, tokens, limit)
-            if fault is not None:
-                return fault
-        return _judge_order(model_bench, tables, tokens, limit)
+    return on_bench(probe, "positions", tokens, partial(_judge, tables))
+
+
+def _judge(tables: list[PositionTable], bench: Bench, tokens: Tensor, limit: float) -> CheckResult:
+    broken = bench.call(tokens).isnan().any(2)  # (1, T)
+    if broken.any():
+        return not_finite(int(broken.sum()), tokens.shape[1])
+    fault = _judge_tables(bench, tables, tokens, limit) if tables else None
+    fault = _judge_rotary(bench, tokens, limit) if fault is None else fault
+    return _judge_order(bench, tables, tokens, limit) if fault is None else fault
 
 
 def _judge_tables(
@@ -162,6 +166,8 @@ def _judge_tables(
     if not clear:
         return None  # no table is read by position: nothing can be said of rows
     table, found = clear[0]
+    if all(_is_read_by_token(*pair) for pair in zip(_with_repeated(tokens), found, strict=True)):
+        return read_by_token(table)
     lacking = _lacking([m for _, maps_of in clear for m in maps_of])
     if lacking:
         # several tables may share the work, as rows and columns of a grid do
@@ -173,6 +179,15 @@ def _judge_tables(
 def _with_repeated(tokens: Tensor) -> Tensor:
     """Return (2, T): the tokens, and one token repeated; none resets positions in both."""
     return torch.cat([tokens, tokens[:, -1:].expand_as(tokens)])
+
+
+def _is_read_by_token(row: Tensor, row_map: RowMap) -> bool:
+    """Whether each row of the table first reaches the place where the token of its number stands.
+
+    row: (T,). A position that happens to hold the token of its own number does not tell.
+    """
+    told = [(r, t) for r, t in row_map.first.items() if r != t]
+    return bool(told) and all(int(row[t]) == r for r, t in told)
 
 
 def _lacking(maps: list[RowMap]) -> list[int]:
@@ -222,6 +237,25 @@ def _judge_values(probe: Probe, tables: list[PositionTable]) -> CheckResult | No
     return None
 
 
+def _judge_rotary(bench: Bench, tokens: Tensor, limit: float) -> CheckResult | None:
+    """For a token repeated, rotary positions turn queries and keys from one place to the next."""
+    if not names_rotary_positions(bench.model):
+        return None
+    repeated = bench.call(_with_repeated(tokens)[1:])  # (1, T, W)
+    spread = float(moved(repeated[:, :1].expand_as(repeated), repeated).max())
+    if spread > limit:
+        return None  # other positions tell the places apart as well
+    calls = repeated_row_calls(bench, int(tokens[0, -1]), tokens.shape[1])
+    if not calls or any(not call.turning for call in calls):
+        return None
+    if not any(any(call.turning) for call in calls):
+        return rotary_unused(len(calls))
+    if not any(all(call.turning) for call in calls):
+        return rotary_one_sided(len(calls), queries=any(call.turning[0] for call in calls))
+    error = min(call.lag_error for call in calls if all(call.turning))
+    return None if error <= max(LAG_ERROR, bench.tolerance) else rotary_not_relative(error)
+
+
 def _judge_order(
     bench: Bench, tables: list[PositionTable], tokens: Tensor, limit: float
 ) -> CheckResult:
@@ -236,7 +270,7 @@ def _judge_order(
         "limit": limit,
     }
     if changes > limit and not trades > limit and not spread > limit:
-        return result(
+        return verdict(
             Status.WARN,
             "positions.order_unused",
             say("the order of earlier tokens changes nothing: they are read as a bag of words"),
@@ -265,7 +299,7 @@ def _judge_order(
         )
     else:
         claim = say("the order of earlier tokens moves the last logits by {trades}", trades=trades)
-    return result(
+    return verdict(
         Status.PASS,
         "positions.ok",
         claim,

@@ -25,19 +25,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from diagnostics._pipeline import Pipeline
 from diagnostics._position_tables import find_tables, map_rows
 from diagnostics._probe import Probe
-from diagnostics._result import CheckResult, Status
+from diagnostics._result import CheckResult, Status, verdict
 from diagnostics._structure import (
     SPARSE_SHARE,
     Bench,
-    bench,
     bench_tokens,
+    direct_probe,
     moved,
     names_experts,
-    no_comparison,
     not_causal,
+    on_bench,
+    one_token,
     other_tokens,
     parameter_count,
 )
@@ -62,10 +62,7 @@ def check_prefix(
     from the model.    parts: other fields of Pipeline, such as forward.
     Raises ValueError for another shape.
     """
-    if tokens is not None and (tokens.ndim != 2 or tokens.shape[1] < 2):
-        raise ValueError(f"tokens must have shape (B, T) with T >= 2, got {tuple(tokens.shape)}")
-    pipeline = Pipeline(model, vocab_size=vocab_size, **parts)  # type: ignore[arg-type]
-    return _check(Probe(pipeline), tokens)
+    return _check(direct_probe(model, tokens, vocab_size, parts, length_min=2), tokens)
 
 
 def run(probe: Probe) -> CheckResult:
@@ -90,27 +87,20 @@ def _check(probe: Probe, tokens: Tensor | None) -> CheckResult:
         costly = 3 * T * parameter_count(probe) > WORK_MAX
         B = 1 if costly or 3 * T * probe.vocab_size > LOGITS_MAX else 3
         tokens = bench_tokens(probe, B, T, "prefix")
-    tokens = tokens.to(probe.device)
+    if tokens.shape[1] < 2:
+        return one_token("prefix.one_token_context", say("it has no prefix"))
+    return on_bench(probe, "prefix", tokens, _judge)
+
+
+def _judge(bench: Bench, tokens: Tensor, limit: float) -> CheckResult:
     T = tokens.shape[1]
-    if T < 2:
-        return _result(
-            Status.SKIP,
-            "prefix.one_token_context",
-            say("not measured: the context is one token long, so that it has no prefix"),
-            next_step=say("nothing to do; a longer block_size would have it measured"),
-        )
-    with bench(probe) as model_bench:
-        if not model_bench.repeats(tokens[:, : min(T, 4)]):
-            return no_comparison("prefix")
-        limit = model_bench.limit(model_bench.call(tokens))
-        differences = measure_prefixes(model_bench, tokens)
-        if all(bool((difference <= limit).all()) for difference in differences.values()):
-            return _passed(differences, T)
-        pattern = _Pattern(differences, T, limit)
-        if names_experts(probe.pipeline.model) and pattern.share < SPARSE_SHARE:
-            return _failed(pattern, "prefix.capacity", _CAPACITY, Status.WARN)
-        reason, causes = _likely_causes(model_bench, tokens, pattern)
-    return _failed(pattern, reason, causes, Status.FAIL)
+    differences = measure_prefixes(bench, tokens)
+    if all(bool((difference <= limit).all()) for difference in differences.values()):
+        return _passed(differences, T)
+    pattern = _Pattern(differences, T, limit)
+    if names_experts(bench.model) and pattern.share < SPARSE_SHARE:
+        return _failed(pattern, "prefix.capacity", _CAPACITY, Status.WARN)
+    return _failed(pattern, *_likely_causes(bench, tokens, pattern), Status.FAIL)
 
 
 @dataclass(frozen=True)
@@ -140,7 +130,7 @@ class _Pattern:
 def _passed(differences: dict[int, Tensor], T: int) -> CheckResult:
     worst = max(float(difference.max()) for difference in differences.values())
     lengths = list(differences)
-    return _result(
+    return verdict(
         Status.PASS,
         "prefix.ok",
         say(
@@ -160,7 +150,7 @@ def _failed(
     wrong = pattern.wrong(k)
     position = int(torch.nonzero(wrong)[0])
     worst = max(float(difference.max()) for difference in pattern.differences.values())
-    return _result(
+    return verdict(
         status,
         reason,
         say(
@@ -180,8 +170,8 @@ def _failed(
             position=position,
         ),
         where=say(
-            "{count} of {total} lengths differ: {lengths}; with {k} token(s) {wrong} of {k} "
-            "positions do",
+            "{count} of {total} lengths differ: {lengths}; with {k:token|tokens} {wrong} of "
+            "{k:position differs|positions differ}",
             count=len(pattern.lengths),
             total=len(pattern.differences),
             lengths=_listed(pattern.lengths),
@@ -189,7 +179,8 @@ def _failed(
             wrong=int(wrong.sum()),
         ),
         causes=causes,
-        next_step=say(
+        next_step=_NEXT_STEPS.get(reason)
+        or say(
             "print model(x)[:, :{k}] - model(x[:, :{k}]) after each layer, and look for the first "
             "that uses the length T",
             k=k,
@@ -309,6 +300,13 @@ def _listed(lengths: list[int]) -> str:
     return ", ".join(map(str, lengths))
 
 
+_NEXT_STEPS = {
+    "prefix.reads_ahead": say("mend what causal_independence reports, then run this check again"),
+    "prefix.capacity": say("raise the capacity factor in evaluation until no token is dropped"),
+    "prefix.positions_from_end": say("count from the first token: positions = torch.arange(T)"),
+    "prefix.not_finite": say("run forward_hooks: it names the first module that gives NaN"),
+    "prefix.heads_mixed": say("split by view(B, T, H, D).transpose(1, 2), and merge the same way"),
+}
 _READS_AHEAD = (
     say("a position reads tokens after it: causal_independence says which"),
     say("a norm, mean or softmax runs over the time axis"),
@@ -335,16 +333,3 @@ _FROM_END = (
     ),
 )
 _LENGTH_MATTERS = (say("scores, a residual or a norm are scaled by the length T of the row"),)
-
-
-def _result(
-    status: Status, reason: str, claim: str, *, causes: tuple[Text, ...] = (), **fields: object
-) -> CheckResult:
-    return CheckResult(
-        check="prefix",
-        status=status,
-        reason=reason,
-        claim=claim,
-        causes=causes,
-        **fields,  # type: ignore[arg-type]
-    )

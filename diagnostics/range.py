@@ -8,7 +8,8 @@ Why it matters
 How it is measured
     All of train_ids and val_ids, one batch (targets without ignore_index), the special
     ids, and what the tokenizer makes of train_text, against V: the vocabulary, or the
-    rows of the token embedding where those are fewer. The first bad id is named with
+    rows of the token embedding where those are fewer, and what can be drawn from equal
+    logits against the tokenizer's size. The first bad id is named with
     its position and the count. The type must be whole-numbered and hold V. Ids out of
     range are read again as other types (two ids in one, swapped bytes, a float's bits);
     ids in range are searched for the traces of such mistakes: a zero in every second
@@ -112,6 +113,9 @@ def run(probe: Probe) -> CheckResult:
     warning = next((result for result in results if result.status is Status.WARN), None)
     if warning is not None:
         return warning
+    padding = _samples_padding(probe)
+    if padding is not None:
+        return padding
     counts = {f"{r.numbers['name']}": r.numbers["count"] for r in results}
     return dataclasses.replace(
         results[0],
@@ -263,6 +267,40 @@ def _wrapped(true: Tensor, stored: Tensor, modulus: int) -> CheckResult:
     )
 
 
+def _samples_padding(probe: Probe) -> CheckResult | None:
+    """Find out whether ids that the tokenizer has no entry for can be drawn."""
+    pipeline, V = probe.pipeline, probe.vocab_size
+    function = pipeline.next_token_probabilities
+    size = None if pipeline.tokenizer is None else TokenizerReader(pipeline.tokenizer).size
+    if function is None or size is None or size >= V:
+        return None
+    try:
+        with probe.seeded("range"):
+            given = function(torch.zeros(V), 1.0, None, None)
+    except Exception:  # any: `sampling` judges how it wants to be called
+        return None
+    if not isinstance(given, Tensor) or given.shape != (V,):
+        return None
+    mass = float(given[size:].sum())
+    if not mass > 0:
+        return None
+    return CheckResult(
+        check="range",
+        status=Status.WARN,  # such rows are hardly ever drawn once a model is trained
+        reason="range.padding_sampled",
+        claim=say(
+            "ids from {size} to {last} can be drawn, and the tokenizer has no entry for them",
+            size=size,
+            last=V - 1,
+        ),
+        measured=say("{mass:%} of the probability of equal logits", mass=mass),
+        expected=say("0, as these rows only fill the vocabulary up to a round size"),
+        causes=(say("the logits of the rows beyond the tokenizer are not masked"),),
+        next_step=say("logits[..., {size}:] = -inf before sampling", size=size),
+        numbers={"mass": mass, "tokenizer_size": size, "vocab_size": V},
+    )
+
+
 # ---- verdicts --------------------------------------------------------------------------------
 
 
@@ -297,7 +335,9 @@ def _out_of_range(ids: Tensor, vocab_size: int, numbers: dict[str, Any], name: s
             place=place,
         ),
         causes=causes,
-        next_step=_NEXT[reason],
+        next_step=_IGNORED
+        if name == "batch targets" and reason == "range.negative"
+        else _NEXT[reason],
         numbers={**numbers, "name": name, "vocab_size": vocab_size},
     )
 
@@ -329,6 +369,10 @@ _NEXT = {
     "range.equals_vocab_size": say("print(tokenizer.vocab_size, model.config.vocab_size)"),
     "range.too_large": say("compare the tokenizer's size with the rows of the embedding"),
 }
+_IGNORED = say(
+    "mark targets that are not scored as the loss does, with ignore_index=-100; or declare "
+    "Pipeline(ignore_index=...) if it knows another mark"
+)
 _NEGATIVE = {
     -1: (say("-1 marks an unknown or a padded place"),),
     -100: (say("-100 marks places without a label; it belongs into targets only"),),

@@ -9,14 +9,16 @@ How it is measured
     A copy is trained for 3 steps, saved with `save_state`, and trained for 3 more. Then it is
     loaded with `load_state`, as another process would, and given the same 3 batches and the same
     random state. Compared are: what saving did to the live run; weights, ties, frozen parameters
-    and types; every tensor and setting of the optimizer, and whose parameters it holds; the step;
-    and at last the weights of both runs, which must be equal bit for bit. `batches_from(3)` must
-    go on with the batch that `batches_from(0)` gives after 3 steps.
+    and the buffers that training moves; every tensor and setting of the optimizer, and whose
+    parameters it holds; the step; and at last the weights of both runs, which must be equal bit
+    for bit. `batches_from(3)` must go on with the batch that `batches_from(0)` gives after 3
+    steps.
 
 What it cannot see
-    A best loss, a gradient scaler or averaged weights that are not saved: they have no place in
-    these functions. A schedule that lives outside the step. The data order beyond the first
-    batches, such as at the end of an epoch. Files written by an older version of the code.
+    A best loss, a gradient scaler or averaged weights outside the model that are not saved: they
+    have no place in these functions. A schedule that lives outside the step. The data order
+    beyond the first batches, such as at the end of an epoch. Files written by an older version
+    of the code.
 
 Break it
     python -m exercises.break_resume
@@ -33,7 +35,7 @@ from torch.optim import Optimizer
 
 from diagnostics._pipeline import Pipeline
 from diagnostics._probe import MissingPartError, Probe
-from diagnostics._result import CheckResult, Status
+from diagnostics._result import CheckResult, Status, verdict
 from diagnostics._resume_trial import (
     STEPS_BEFORE,
     Order,
@@ -48,7 +50,6 @@ from diagnostics._resume_verdicts import (
     judge_optimizer,
     judge_saving,
     judge_step,
-    result,
 )
 from diagnostics._text import say
 
@@ -111,10 +112,10 @@ def _passed(has_state: bool, has_order: bool) -> CheckResult:
         *([] if has_state else ["save_state and load_state"]),
         *([] if has_order else ["batches_from"]),
     ]
-    return result(
+    return verdict(
         Status.PASS,
-        "ok",
-        say("a resumed run goes on as one that never stopped: {seen}", seen=" and ".join(seen)),
+        "resume.ok",
+        say("a resumed run goes on as one that never stopped: {seen}", seen=", and ".join(seen)),
         measured=say("equal bit for bit after {n} more steps", n=STEPS_BEFORE)
         if has_state
         else say("batch {n} follows batch {m}", n=STEPS_BEFORE, m=STEPS_BEFORE - 1),
@@ -137,9 +138,9 @@ def _judge_order(order: Order) -> Iterator[CheckResult]:
     if order.later and order.wanted in offsets and repeatable:
         return
     if not repeatable:
-        yield result(
+        yield verdict(
             Status.WARN,
-            "fresh_order",
+            "resume.fresh_order",
             say("the order of batches depends on the global random state: it is new each time"),
             measured=say("batches_from(0) differs under another seed"),
             expected=say("the same batches from the same step on, whatever happened before"),
@@ -148,9 +149,9 @@ def _judge_order(order: Order) -> Iterator[CheckResult]:
         )
         return
     replays = 0 in offsets
-    yield result(
+    yield verdict(
         Status.FAIL,
-        "data_replayed" if replays else "data_order",
+        "resume.data_replayed" if replays else "resume.data_order",
         say("a resumed run reads the first batches again")
         if replays
         else say("a resumed run does not go on with the batch that comes next"),
@@ -159,7 +160,7 @@ def _judge_order(order: Order) -> Iterator[CheckResult]:
         )
         if offsets
         else say(
-            "batches_from({n}) gives {k} batches, none that comes next",
+            "batches_from({n}) gives {k:batch|batches}, none that comes next",
             n=STEPS_BEFORE,
             k=len(order.later),
         ),

@@ -10,7 +10,8 @@ How it is measured
     surroundings), then probes made only of characters that the tokenizer knows: all of
     them, doubled, with spaces, tabs and line ends at the start, the end and in a row,
     and letters with combining marks. A character table is also read entry by entry:
-    encode(chars[i]) is [i] and decode([i]) is chars[i]. A slice of train_ids is decoded
+    encode(chars[i]) is [i] and decode([i]) is chars[i]. Subwords that reach over a space
+    must be ones that encode gives for their own text. A slice of train_ids is decoded
     and encoded again. What comes back is compared with what the usual faults would make
     of the text, and the one that fits is named. A tokenizer of characters or bytes that
     loses anything fails. One of subwords that loses what its vocabulary has no entry
@@ -29,6 +30,7 @@ Break it
 from __future__ import annotations
 
 import dataclasses
+import re
 import unicodedata
 from collections.abc import Iterator
 from typing import Any
@@ -48,6 +50,10 @@ STORED_LENGTH = 1_000  # ids that are decoded and encoded again
 DISTINCT_MAX = 2_000  # distinct characters looked at in their surroundings
 SCANNED_MAX = 5_000_000  # characters scanned for distinct ones, about 0.1 s
 UNKNOWN = "\U000f0000"  # a private-use character that stands in no text
+ENTRIES_MAX = 4_000  # entries that are decoded one by one
+CROSSING = re.compile(r"\S\s")  # the end of a word and what follows it
+CROSSING_MIN, CROSSING_SHARE_MIN = 5, 0.05  # entries: a phrase or two may be added by hand
+UNUSED_SHARE_MIN = 0.9  # of them; a tokenizer that means to cross spaces gives nearly all
 SPACES = (" ", "\n", "\t", "\r\n", "\r", "\n\n")
 DEFAULT_PROBES = (  # for tokenizers that do not list their characters
     "  Two  spaces, a Capital, a dot. ",
@@ -231,6 +237,7 @@ def _judge_stored(
     if ids is None or len(ids) == 0:
         return None
     stored = [int(i) for i in torch.as_tensor(ids[:STORED_LENGTH]).flatten().tolist()]
+    entries = reader.characters or []
     if not all(0 <= i < (reader.size or 2**62) for i in stored):
         return None
     try:
@@ -239,6 +246,8 @@ def _judge_stored(
         decoded_again = reader.decode(again)
     except Exception:  # any: ids that are no text of this tokenizer are for `fingerprint`
         return None
+    if any(stored.count(entries.index(m)) != decoded.count(m) for m in _markers(reader)):
+        return None  # a mark that is spelled out is for `text`
     same = again == stored if reader.is_character_level else decoded_again == decoded
     if same:
         return None
@@ -263,6 +272,48 @@ def _judge_stored(
         next_step=say("encode the text again with this tokenizer and store those ids"),
     )
     return result if reader.is_character_level else _as_warning(result)
+
+
+def _judge_merges(
+    reader: TokenizerReader, samples: Samples, ids: Tensor | None
+) -> CheckResult | None:
+    """Entries that reach over a space, and that encode never gives, were learnt in vain."""
+    if reader.is_character_level or not reader.size:
+        return None
+    step = max(1, reader.size // ENTRIES_MAX)
+    crossing: list[tuple[int, str]] = []
+    for index in range(0, reader.size, step):
+        try:
+            entry = reader.decode([index])
+        except Exception:  # any: a table may have gaps
+            continue
+        if isinstance(entry, str) and CROSSING.search(entry) and not is_special(entry):
+            crossing.append((index, entry))
+    if len(crossing) < max(CROSSING_MIN, CROSSING_SHARE_MIN * reader.size / step):
+        return None
+    try:
+        unused = [(i, entry) for i, entry in crossing if i not in reader.encode(f"a{entry}a")]
+        unused = [(i, entry) for i, entry in unused if i not in reader.encode(entry)]
+    except Exception:  # any: the user's encode
+        return None
+    if len(unused) < UNUSED_SHARE_MIN * len(crossing):
+        return None
+    return verdict(
+        Status.FAIL,
+        "roundtrip.merges_unused",
+        say(
+            "{count} of {all} entries reach over a space, and encode never gives them",
+            count=len(unused),
+            all=len(range(0, reader.size, step)),
+        ),
+        measured=say(
+            "such as {entries}", entries=", ".join(ascii(entry) for _, entry in unused[:4])
+        ),
+        expected=say("every entry that was learnt is the id of its own text"),
+        causes=(say("merges were learnt on other pieces of text than those that encode makes"),),
+        next_step=say("split the text with the same pattern in training and in encode"),
+        numbers={"unused": len(unused), "crossing": len(crossing)},
+    )
 
 
 def _judge_extras(
@@ -315,6 +366,8 @@ def _judge_extras(
 
 def _samples(reader: TokenizerReader, text: str | None) -> Iterator[tuple[str, str]]:
     """Yield (where it comes from, sample)."""
+    for marker in _markers(reader) if text else ():
+        text = text.replace(marker, "") if text else text  # half of one would be other characters
     if text:
         middle = max(0, len(text) // 2 - SAMPLE_LENGTH // 2)
         for start in sorted({0, middle, max(0, len(text) - SAMPLE_LENGTH)}):
@@ -327,6 +380,11 @@ def _samples(reader: TokenizerReader, text: str | None) -> Iterator[tuple[str, s
             )  # long texts may take another path
     for probe in _probes(reader, text):
         yield "a probe", probe
+
+
+def _markers(reader: TokenizerReader) -> list[str]:
+    """Special entries of a table of characters, such as <|end|>."""
+    return [entry for entry in reader.characters or [] if is_special(entry)]
 
 
 def _distinct_in_context(text: str) -> Iterator[tuple[str, str]]:
@@ -490,5 +548,6 @@ _JUDGES = (
     _judge_entries,
     _judge_repeated,
     _judge_stored,
+    _judge_merges,
     _judge_extras,
 )

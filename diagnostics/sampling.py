@@ -16,7 +16,9 @@ How it is measured
 What it cannot see
     Whether tokens are drawn from this distribution (multinomial fed with logits), and whether the
     generator uses this function at all. A repetition penalty, which needs the text so far and has
-    no place in this part. Logits where the mass meets top_p exactly: rounding decides there.
+    no place in this part: `check_repetition_penalty` of this module takes one by itself. Logits
+    where the mass meets top_p exactly: rounding decides there. Whether temperature 0 may be asked
+    for: where it gives NaN, that is a warning.
 
 Break it
     python -m exercises.break_sampling
@@ -24,13 +26,15 @@ Break it
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
 from diagnostics._probe import MissingPartError, Probe
-from diagnostics._result import CheckResult, Status
+from diagnostics._result import CheckResult, Status, verdict
+from diagnostics._sampling_penalty import check_repetition_penalty
 from diagnostics._sampling_readings import (
     Setting,
     alternatives,
@@ -42,13 +46,15 @@ from diagnostics._sampling_readings import (
     top_p_mistakes,
 )
 from diagnostics._sampling_session import Session, differs, fault, judge
-from diagnostics._sampling_words import result
 from diagnostics._text import say
+
+__all__ = ["check_repetition_penalty", "check_sampling", "run"]
 
 VOCAB_SIZE = 32  # where nothing says V
 HALF_NOISE = 0.03  # bfloat16 has 8 bits: 0.4 % a step, and sums of many
 SHIFTS = (0.0, -10.0, 10.0)  # all logits negative, all positive: the distribution is the same
 SPREAD = 2.0  # standard deviation of the logits
+CLAMP_MAX = 0.2  # a temperature of 0 that is raised to less than this is nearly argmax
 
 
 def check_sampling(
@@ -97,9 +103,9 @@ def _check(
             warning = finding if warning is None else warning
     if warning is not None:
         return warning
-    return result(
+    return verdict(
         Status.PASS,
-        "ok",
+        "sampling.ok",
         say("{n} settings give the distribution of their definition", n=session.settings),
         measured=say(
             "within {worst}; of {V} equal logits top_k=2 keeps {ties}",
@@ -121,17 +127,17 @@ def _check(
 def _ask_plain(session: Session) -> Iterator[CheckResult]:
     """All filters off: softmax, whatever is added to all logits."""
     settings = [Setting(session.logits + shift) for shift in SHIFTS]
-    yield from judge(session, settings, "plain", plain_mistakes())
+    yield from judge(session, settings, "sampling.plain", plain_mistakes())
 
 
 def _ask_temperature(session: Session) -> Iterator[CheckResult]:
     """Logits are divided by the temperature."""
     settings = [Setting(session.logits + s, temperature=t) for s in SHIFTS for t in (0.5, 2.0)]
-    yield from judge(session, settings, "temperature", temperature_mistakes())
+    yield from judge(session, settings, "sampling.temperature", temperature_mistakes())
 
 
 def _ask_zero(session: Session) -> Iterator[CheckResult]:
-    """Temperature 0 is argmax or refused; a tiny one is argmax."""
+    """Temperature 0 is argmax, or refused, aloud or with NaN; a tiny one is argmax."""
     logits = session.logits.clone()
     logits[logits.argmax()] += 1.0  # far enough from the second for any small temperature
     best = torch.zeros(len(logits), dtype=torch.float64)
@@ -144,24 +150,55 @@ def _ask_zero(session: Session) -> Iterator[CheckResult]:
             continue
         session.settings += 1
         if differs(got, best):
-            ignored = not differs(got, logits.double().cpu().softmax(-1))
-            yield result(
-                Status.FAIL,
-                "temperature_zero",
-                say("temperature {t} does not give the most probable token", t=temperature),
-                measured=say(
-                    "{n} of {V} probabilities are finite; the largest is {top}",
-                    n=int(got.isfinite().sum()),
-                    V=len(got),
-                    top=float(got.nan_to_num(nan=0.0).max()),
-                ),
-                expected=say("1 on the largest logit, or a ValueError"),
-                causes=(say("0 is taken for `off`, as `if temperature:` does"),)
-                if ignored
-                else (say("logits are divided by 0, or by a number so small that they overflow"),),
-                next_step=say("if temperature == 0: put everything on logits.argmax()"),
-            )
+            yield _zero_fault(temperature, logits, got)
             return
+
+
+def _zero_fault(temperature: float, logits: Tensor, got: Tensor) -> CheckResult:
+    """Say what came in place of argmax.
+
+    NaN at exactly 0 is a warning: a design may ask for a temperature above 0, and nothing can be
+    drawn from NaN in silence, for torch.multinomial raises. A finite distribution that is not
+    argmax is drawn from without a word.
+    """
+    finite = bool(got.isfinite().all())
+    read_as = _temperature_of(got, logits)
+    clamped = temperature == 0 and read_as is not None and read_as <= CLAMP_MAX
+    cause = "logits are divided by 0, or by a number so small that they overflow"
+    if finite and not differs(got, logits.double().cpu().softmax(-1)):
+        cause = "0 is taken for `off`, as `if temperature:` does"
+    elif finite:
+        cause = f"0 is raised to {read_as:.2g}" if clamped else ""
+    return verdict(
+        Status.WARN if clamped or (temperature == 0 and not finite) else Status.FAIL,
+        "sampling.temperature_zero",
+        say("temperature {t} does not give the most probable token alone", t=temperature)
+        if finite
+        else say("temperature {t} gives NaN, from which no token can be drawn", t=temperature),
+        measured=say(
+            "{n} of {V} probabilities are finite; the largest is {top}",
+            n=int(got.isfinite().sum()),
+            V=len(got),
+            top=float(got.nan_to_num(nan=0.0).max()),
+        ),
+        expected=say("1 on the largest logit, or a ValueError"),
+        causes=(say(cause),) if cause else (),
+        next_step=say(
+            "if temperature == 0: put everything on logits.argmax(), or raise ValueError"
+        ),
+        numbers={"temperature": temperature, "read_as": read_as},
+    )
+
+
+def _temperature_of(got: Tensor, logits: Tensor) -> float | None:
+    """Return the temperature at which softmax gives these probabilities, None where none does."""
+    first, second = logits.topk(2).indices.tolist()
+    ratio = float(got[first] / got[second])
+    if not (math.isfinite(ratio) and ratio > 1.0):
+        return None
+    temperature = float(logits[first] - logits[second]) / math.log(ratio)
+    fits = not differs(got, (logits.double().cpu() / temperature).softmax(-1), 1e-3)
+    return temperature if fits else None
 
 
 def _ask_top_k(session: Session) -> Iterator[CheckResult]:
@@ -169,7 +206,7 @@ def _ask_top_k(session: Session) -> Iterator[CheckResult]:
     V = len(session.logits)
     counts = sorted({k for k in (1, 2, 3, V // 2, V - 1, V) if 1 <= k <= V})
     settings = [Setting(session.logits + s, top_k=k) for s in SHIFTS for k in counts]
-    yield from judge(session, settings, "top_k", top_k_mistakes())
+    yield from judge(session, settings, "sampling.top_k", top_k_mistakes())
 
 
 def _ask_more_than_all(session: Session) -> Iterator[CheckResult]:
@@ -181,7 +218,7 @@ def _ask_more_than_all(session: Session) -> Iterator[CheckResult]:
         return
     session.settings += 1
     if differs(got, distribution(setting)):
-        yield fault("top_k_above_v", [(setting, got)], 1)
+        yield fault("sampling.top_k_above_v", [(setting, got)], 1)
 
 
 def _ask_ties(session: Session) -> Iterator[CheckResult]:
@@ -197,7 +234,7 @@ def _ask_ties(session: Session) -> Iterator[CheckResult]:
         if setting.top_k:
             session.kept_of_ties = kept
         if not (abs(float(got.sum()) - 1) <= 1e-4 and kept >= least):
-            yield fault("ties", [(setting, got)], 1)
+            yield fault("sampling.ties", [(setting, got)], 1)
 
 
 def _ask_top_p(session: Session) -> Iterator[CheckResult]:
@@ -207,13 +244,13 @@ def _ask_top_p(session: Session) -> Iterator[CheckResult]:
         for shift in SHIFTS
         for p in (*_midway(session.logits, (2, 3, len(session.logits) // 2)), 1.0)
     ]
-    yield from judge(session, settings, "top_p", top_p_mistakes())
+    yield from judge(session, settings, "sampling.top_p", top_p_mistakes())
 
 
 def _ask_tiny_p(session: Session) -> Iterator[CheckResult]:
     """However small p is, the most probable token stays."""
     settings = [Setting(session.logits, top_p=p) for p in (1e-6, *_midway(session.logits, (1,)))]
-    yield from judge(session, settings, "top_p_empty", iter(()))
+    yield from judge(session, settings, "sampling.top_p_empty", iter(()))
 
 
 def _ask_order(session: Session) -> Iterator[CheckResult]:
@@ -226,14 +263,14 @@ def _ask_order(session: Session) -> Iterator[CheckResult]:
             if not differs(got, distribution(setting)):
                 continue
             if differs(got, before_temperature(setting)):
-                yield fault("top_p", [(setting, got)], 1)
+                yield fault("sampling.top_p", [(setting, got)], 1)
                 return
-            yield result(
+            yield verdict(
                 Status.WARN,
-                "nucleus_before_temperature",
+                "sampling.nucleus_before_temperature",
                 say("the nucleus is chosen before the temperature is applied"),
                 measured=say(
-                    "{kept} tokens kept for {setting}",
+                    "{kept:token|tokens} kept for {setting}",
                     kept=int((got > 0).sum()),
                     setting=str(setting),
                 ),
@@ -255,7 +292,7 @@ def _ask_together(session: Session) -> Iterator[CheckResult]:
             got = session.answer(setting)
             fits = (distribution(setting), *alternatives(setting), before_temperature(setting))
             if all(differs(got, each) for each in fits):
-                yield fault("together", [(setting, got)], 1)
+                yield fault("sampling.together", [(setting, got)], 1)
                 return
 
 
@@ -266,7 +303,7 @@ def _ask_closed(session: Session) -> Iterator[CheckResult]:
     logits[logits.argmax()] = -torch.inf
     settings = [Setting(logits), Setting(logits, temperature=2.0), Setting(logits, top_k=V)]
     settings += [Setting(logits, top_k=1), Setting(logits, top_p=1.0)]
-    yield from judge(session, settings, "closed_tokens", iter(()))
+    yield from judge(session, settings, "sampling.closed_tokens", iter(()))
 
 
 def _ask_large(session: Session) -> Iterator[CheckResult]:
@@ -279,7 +316,7 @@ def _ask_large(session: Session) -> Iterator[CheckResult]:
     answers = [(setting, session.answer(setting)) for setting in settings]
     wrong = [pair for pair in answers if differs(pair[1], distribution(pair[0]), 1e-3)]
     if wrong:
-        yield fault("overflow", wrong, len(answers))
+        yield fault("sampling.overflow", wrong, len(answers))
 
 
 def _ask_half(session: Session) -> Iterator[CheckResult]:
@@ -292,7 +329,7 @@ def _ask_half(session: Session) -> Iterator[CheckResult]:
             continue
         session.settings += 1
         if differs(got, distribution(setting), HALF_NOISE):
-            yield fault("half", [(setting, got)], 1)
+            yield fault("sampling.half", [(setting, got)], 1)
             return
 
 
@@ -301,7 +338,7 @@ def _ask_again(session: Session) -> Iterator[CheckResult]:
     for setting, first in (session.first_results[3], session.first_results[-1]):
         again = session.ask(setting)
         if differs(again, first):
-            yield fault("remembers", [(setting, again)], 1)
+            yield fault("sampling.remembers", [(setting, again)], 1)
             return
 
 

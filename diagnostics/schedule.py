@@ -9,13 +9,14 @@ How it is measured
     end, twice and in another order, for it must depend on the step alone. The curve is judged by
     its peak, floor and neighbours. Then your train_step (and accumulate) is called a few times on
     a copy, and the rates that the optimizer's groups hold at each step are compared: do they
-    follow the curve, all groups alike, one place per step?
+    follow the curve, all groups alike, one place per step? Where they do, one call is given an
+    infinite gradient: a step that skips its update should keep its place.
 
 What it cannot see
     Rates that the loop around train_step sets, which is usual: then the groups stay where
     make_optimizer put them, and nothing is concluded, unless train_step itself asks for the rate.
-    Schedules in tokens or epochs. A scheduler that counts skipped updates. Whether the peak suits
-    the model: that is for `optimizer`. What a resumed run does is for `resume`.
+    Schedules in tokens or epochs. Whether the peak suits the model: that is for `optimizer`. What
+    a resumed run does is for `resume`.
 
 Break it
     python -m exercises.break_schedule
@@ -27,14 +28,13 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from diagnostics._optimizer_faults import Fault
+from diagnostics import _schedule_words as words
+from diagnostics._fault import Fault, found
 from diagnostics._pipeline import Pipeline
 from diagnostics._probe import MissingPartError, Probe
 from diagnostics._result import CheckResult, Status
 from diagnostics._schedule_curve import Curve, read_curve
 from diagnostics._schedule_rates import Rates, read_rates
-from diagnostics._schedule_words import FAULTS
-from diagnostics._step_words import verdict
 from diagnostics._text import say
 
 LOW = 0.1  # of the peak: a floor; recipes end at 0 to a tenth of the peak
@@ -77,9 +77,8 @@ def _judge(curve: Curve, rates: Rates | None, micro_batches: int) -> CheckResult
     if rates is not None:
         numbers |= {"rates_in_use": rates.groups, "asked_inside": rates.asked}
 
-    def tell(name: str, measured: str = "", **facts: Any) -> CheckResult:
-        fault: Fault = FAULTS[name]
-        return verdict("schedule", fault, measured, numbers, **curve.facts, **facts)
+    def tell(fault: Fault, measured: str = "", **facts: Any) -> CheckResult:
+        return found(fault, measured, numbers, **curve.facts, **facts)
 
     warning: CheckResult | None = None
     for finding in _findings(tell, curve, rates, micro_batches):
@@ -98,20 +97,20 @@ def _findings(
     """Judge in the order in which faults hide one another."""
     bad = [(s, r) for s, r in curve.rates.items() if not math.isfinite(r)]
     if bad:
-        yield tell("not_finite", say("{rate} at step {step}", step=bad[0][0], rate=bad[0][1]))
+        yield tell(words.NOT_FINITE, say("{rate} at step {step}", step=bad[0][0], rate=bad[0][1]))
         return
     if curve.changed is not None:
         step, first, second = curve.changed
-        yield tell("not_repeatable", say("{a}, then {b}", a=first, b=second), step=step)
+        yield tell(words.NOT_REPEATABLE, say("{a}, then {b}", a=first, b=second), step=step)
         return
     low = min(curve.rates, key=curve.rates.__getitem__)
     if curve.rates[low] < 0:
         yield tell(
-            "negative", say("{rate} at step {step}", step=low, rate=curve.rates[low]), step=low
+            words.NEGATIVE, say("{rate} at step {step}", step=low, rate=curve.rates[low]), step=low
         )
         return
     if curve.peak == 0:
-        yield tell("always_zero", say("0 at {n} places", n=len(curve.rates)))
+        yield tell(words.ALWAYS_ZERO, say("0 at {n} places", n=len(curve.rates)))
         return
     yield from _judge_end(tell, curve, micro_batches)
     yield from _judge_shape(tell, curve)
@@ -128,7 +127,7 @@ def _judge_end(tell: Tell, curve: Curve, micro_batches: int) -> Iterator[CheckRe
     beyond = {s: r for s, r in curve.rates.items() if s >= end}
     later = max(beyond, key=beyond.__getitem__, default=None)
     if curve.peak_step >= end - 1 and later is not None and beyond[later] > 1.01 * curve.peak:
-        yield tell("peak_never_reached", say("{rate} at step {s}", rate=beyond[later], s=later))
+        yield tell(words.PEAK_NEVER_REACHED, say("{rate} at step {s}", rate=beyond[later], s=later))
         return
     floor = curve.floor
     if floor <= LOW * curve.peak and curve.floor_step < EARLY * (end - 1):
@@ -140,33 +139,35 @@ def _judge_end(tell: Tell, curve: Curve, micro_batches: int) -> Iterator[CheckRe
             "share": f"{100 * (1 - curve.floor_step / end):.0f} %",
         }
         if micro_batches > 1 and exact:
-            yield tell("per_micro_batch", measured, **facts)
+            yield tell(words.PER_MICRO_BATCH, measured, **facts)
         else:
-            yield tell("ends_at_zero_early" if floor == 0 else "ends_early", measured, **facts)
+            yield tell(
+                words.ENDS_AT_ZERO_EARLY if floor == 0 else words.ENDS_EARLY, measured, **facts
+            )
     elif later is not None and curve.last - min(beyond.values()) > LATE * curve.peak:
-        yield tell("ends_late", say("{rate} at the last step", rate=curve.last))
+        yield tell(words.ENDS_LATE, say("{rate} at the last step", rate=curve.last))
 
 
 def _judge_shape(tell: Tell, curve: Curve) -> Iterator[CheckResult]:
     """Judge the first step, and steps between neighbours."""
     if curve.rates[0] == 0:
         yield tell(
-            "zero_at_first_step", say("0 at step 0, {r} at step 1", r=curve.rates.get(1, 0.0))
+            words.ZERO_AT_FIRST_STEP, say("0 at step 0, {r} at step 1", r=curve.rates.get(1, 0.0))
         )
     zeros = [s for s in curve.inside if s > 0 and curve.rates[s] == 0 and s < curve.floor_step]
     if zeros:
-        yield tell("zero_inside", say("{n} place(s)", n=len(zeros)), step=zeros[0])
+        yield tell(words.ZERO_INSIDE, say("{n:place|places}", n=len(zeros)), step=zeros[0])
     for step, before, now in curve.neighbours():
         if step <= WARM or now - before <= JUMP * curve.peak:
             continue
         fell = max(r for s, r in curve.rates.items() if s < step) > 1.5 * before
         measured = say("{before}, then {now}", before=before, now=now)
-        yield tell("restart" if fell else "jump", measured, step=step)
+        yield tell(words.RESTART if fell else words.JUMP, measured, step=step)
         return
     drops = [(s, a, b) for s, a, b in curve.neighbours() if a - b > JUMP * curve.peak]
     if len(drops) == 1 and 0 < drops[0][0] - curve.peak_step <= 2 < curve.peak_step:
         step, before, now = drops[0]  # a drop right after the warm-up; later ones are stages
-        yield tell("drop_after_warmup", say("{a}, then {b}", a=before, b=now), step=step)
+        yield tell(words.DROP_AFTER_WARMUP, say("{a}, then {b}", a=before, b=now), step=step)
 
 
 def _judge_beyond(tell: Tell, curve: Curve) -> Iterator[CheckResult]:
@@ -174,32 +175,38 @@ def _judge_beyond(tell: Tell, curve: Curve) -> Iterator[CheckResult]:
     beyond = {s: r for s, r in curve.rates.items() if s >= (curve.max_steps or math.inf)}
     later = max(beyond, key=beyond.__getitem__, default=None)
     if later is not None and beyond[later] > curve.last + LATE * curve.peak:
-        yield tell("rises_after_end", say("{rate} at step {s}", rate=beyond[later], s=later))
+        yield tell(words.RISES_AFTER_END, say("{rate} at step {s}", rate=beyond[later], s=later))
 
 
 def _judge_rates(tell: Tell, curve: Curve, rates: Rates) -> Iterator[CheckResult]:
     """Compare the rates in the groups, call by call, with the curve."""
     moving = rates.moving
     if rates.asked and not any(moving) and curve.moves(len(rates.groups)):
-        yield tell("not_applied", say("{r} in every call", r=rates.groups[0][0]))
+        yield tell(words.NOT_APPLIED, say("{r} in every call", r=rates.groups[0][0]))
         return
     if not any(moving):
         return  # the loop around the step sets the rate, or nobody does
     if not all(moving):
         still = moving.index(False)
         measured = say("group {g} stays at {rate}", g=still, rate=rates.groups[0][still])
-        yield tell("only_some_groups", measured, count_still=moving.count(False), total=len(moving))
+        yield tell(
+            words.ONLY_SOME_GROUPS, measured, count_still=moving.count(False), total=len(moving)
+        )
         return
     shown = say("rates {r}", r=", ".join(f"{group[0]:.4g}" for group in rates.groups))
     if not curve.follows([group[0] for group in rates.groups], 1):
-        yield tell("other_rates", shown)
+        yield tell(words.OTHER_RATES, shown)
         return
+    places = [curve.place(group[0]) for group in rates.around_skip if group]
+    if len(places) == 2 and places[0] is not None and places[1] == places[0] + 2:
+        measured = say("place {a}, an overflow, then place {b}", a=places[0], b=places[1])
+        yield tell(words.SKIPPED_COUNTED, measured)
     per_window = [group[0] for group in rates.windows]
     if len(set(per_window)) > 1 and not curve.follows(per_window, 1):
         parts = rates.parts
         if curve.follows(per_window, parts):
             shown = say("rates {r}", r=", ".join(f"{rate:.4g}" for rate in per_window))
-            yield tell("per_micro_batch", shown, micro=parts, share="most", end="an early step")
+            yield tell(words.PER_MICRO_BATCH_SEEN, shown, micro=parts)
 
 
 def _passed(curve: Curve, numbers: dict[str, Any]) -> CheckResult:

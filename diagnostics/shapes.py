@@ -10,12 +10,14 @@ How it is measured
     with B = 2 only), without targets and with them, at sizes where B, T and V differ, and the raw
     output is read: order of the axes, width, number type, finiteness, shape of the loss. Each row
     alone must give what it gives in the batch, in the same place. One token more than the block
-    must raise. A copy on the `meta` device, whose tensors have a place but no memory, shows
-    tensors that are made elsewhere.
+    may raise, or be taken by positions that go on; it must not be cut off, share a row of a table
+    of positions with an earlier token, or change what is predicted within the block. A copy on the
+    `meta` device, whose tensors have a place but no memory, shows tensors that are made elsewhere.
 
 What it cannot see
     Scrambling inside one row (a view of (V, T) as (T, V)): that is for `causal_independence` and
-    `prefix`. Whether the loss pairs logits with their own targets: that is for `loss`. Devices of
+    `prefix`. Whether the loss pairs logits with their own targets: that is for `loss`. What rotary
+    or relative positions are worth beyond the lengths of training: that needs training. Devices of
     a model that cannot run on meta because it reads numbers out of tensors.
 
 Break it
@@ -25,23 +27,20 @@ Break it
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from diagnostics._adapter import UnreadableOutputError, next_tokens
+from diagnostics._adapter import UnreadableOutputError
+from diagnostics._overrun import judge_cut, judge_overrun
 from diagnostics._pipeline import Pipeline
 from diagnostics._probe import JITTER_STD, MissingPartError, Probe
 from diagnostics._result import CheckResult, Status, verdict
+from diagnostics._shape_layouts import judge_layout, predictions, unreadable
+from diagnostics._shape_sweep import CELLS_MAX, Sweep, Trial, call, measure_sweep
 from diagnostics._text import Text, say
-from diagnostics._trace import DeviceWatch, MixedDevicesError, tensors_in, user_frame
+from diagnostics._trace import DeviceWatch, MixedDevicesError, user_frame
 
-BATCH_SIZES = (1, 2, 3)
-LENGTHS = (1, 2, 7)  # and the block
-CELLS_MAX = 4_000_000  # logits of one call; a larger block is tried with one row only
-LONG = 128
 ROW_LIMIT = 1e-4  # healthy rows measured: 3e-7 relative to the largest logit, in float32
 
 
@@ -76,134 +75,41 @@ def run(probe: Probe) -> CheckResult:
     return result
 
 
-@dataclass
-class Trial:
-    """One call of the sweep and what came back."""
-
-    B: int
-    T: int
-    with_targets: bool
-    raw: Any = None
-    error: Exception | None = None
-    logits: Tensor | None = None  # as it came
-    loss: Any = None
-
-    @property
-    def name(self) -> str:
-        """The call in words."""
-        return f"B={self.B}, T={self.T}, {'with' if self.with_targets else 'without'} targets"
-
-
-@dataclass
-class Sweep:
-    """All calls of one model."""
-
-    V: int
-    block: int | None
-    trials: list[Trial] = field(default_factory=list)
-
-    def of(self, *, with_targets: bool | None = None) -> list[Trial]:
-        """Return the calls that came back, all or one kind."""
-        return [
-            t
-            for t in self.trials
-            if t.error is None and (with_targets is None or t.with_targets == with_targets)
-        ]
-
-
-def measure_sweep(probe: Probe, model: nn.Module) -> Sweep:
-    """Call the model at every size, without targets and with them; nothing is judged yet."""
-    V, block = probe.vocab_size, probe.block_size
-    sweep = Sweep(V, block)
-    longest = block or 32
-    lengths = sorted({T if T != V else T + 1 for T in LENGTHS if longest > T} | {longest})
-    for T in lengths:
-        for B in BATCH_SIZES:
-            if B > 2 and B * T * V > CELLS_MAX:
-                continue
-            if T > LONG and B != 2:
-                continue  # one batch size is enough for a long block
-            tokens = probe.tokens(B, T, "shapes")
-            for with_targets in (False, True):
-                sweep.trials.append(_call(probe, model, tokens, with_targets))
-    return sweep
-
-
-def _call(probe: Probe, model: nn.Module, tokens: Tensor, with_targets: bool) -> Trial:
-    trial = Trial(tokens.shape[0], tokens.shape[1], with_targets)
-    targets = next_tokens(tokens, probe.pipeline.labels).contiguous()
-    forward = probe.pipeline.forward
-    try:
-        with torch.no_grad(), probe.seeded("shapes"):
-            if forward is not None:
-                trial.raw = forward(model, tokens.clone(), targets)
-            elif with_targets:
-                trial.raw = _call_with_targets(probe, model, tokens, targets)
-            else:
-                trial.raw = model(tokens.clone())
-    except Exception as error:  # any: whatever the model raises is the finding
-        trial.error = error
-    trial.logits, trial.loss = _split(trial.raw)
-    return trial
-
-
-def _call_with_targets(probe: Probe, model: nn.Module, tokens: Tensor, targets: Tensor) -> Any:
-    adapter = probe.adapter
-    if adapter.target_name is not None:
-        return model(tokens.clone(), **{adapter.target_name: targets})
-    return model(tokens.clone(), targets) if adapter.target_position else model(tokens.clone())
-
-
-def _split(raw: Any) -> tuple[Tensor | None, Any]:
-    """Return (logits, loss) of a raw output as they came, whatever their shape."""
-    if isinstance(raw, Tensor):
-        return (raw, None) if raw.ndim else (None, raw)
-    if isinstance(raw, dict) or hasattr(raw, "logits"):
-        get = raw.get if isinstance(raw, dict) else lambda name: getattr(raw, name, None)
-        return get("logits"), get("loss")
-    if isinstance(raw, (tuple, list)):
-        tensors = [part for part in raw if isinstance(part, Tensor)]
-        logits = next((part for part in tensors if part.ndim >= 2), None)
-        others = [part for part in raw if part is not logits and part is not None]
-        loss = next((p for p in others if isinstance(p, (Tensor, float))), None)
-        return logits, loss
-    return None, None
-
-
 def _check(probe: Probe) -> CheckResult:
     with probe.model() as model:
         try:
             adapter = probe.adapter
         except UnreadableOutputError as error:
-            return _unreadable(probe, model, error)
+            return unreadable(probe, model, error)
         except Exception as error:  # any: the sweep below says at which sizes it raises
             trial = Trial(3, min(7, probe.probe_length), False, error=error)
             return _raises([trial], [], probe.block_size)
         sweep = measure_sweep(probe, model)
     if adapter.target_name is not None and adapter.always_targets:
         sweep.trials = [t for t in sweep.trials if t.with_targets or t.error is None]
-    for judge in (_judge_errors, _judge_kind, _judge_layout, _judge_loss, _judge_finite):
+    for judge in (_judge_errors, _judge_kind, judge_layout, _judge_loss, _judge_finite):
         result = judge(sweep)
         if result is not None:
             return result
-    warning: CheckResult | None = None
-    for ask in (_ask_rows, _ask_device, _ask_overrun):
+    for ask in (_ask_rows, _ask_device):
         result = ask(probe)
-        if result is not None and result.failed:
+        if result is not None:
             return result
-        warning = result if warning is None else warning
-    return warning if warning is not None else _pass(sweep)
+    longer = _one_more_than_the_block(probe)
+    warning = None if longer is None else _judge_overrun(probe, longer)
+    return _pass(sweep, longer) if warning is None else warning
 
 
-def _pass(sweep: Sweep) -> CheckResult:
+def _pass(sweep: Sweep, longer: Trial | None) -> CheckResult:
     shown = next(t for t in reversed(sweep.trials) if t.error is None)
     assert shown.logits is not None
     widths = {t.logits.shape[-1] for t in sweep.of() if t.logits is not None}
+    told = "logits are (B, T, {width}) in {count} calls with B up to {B} and T up to {T}"
     return verdict(
         Status.PASS,
         "shapes.ok",
         say(
-            "logits are (B, T, {width}) in {count} calls with B up to {B} and T up to {T}",
+            told if longer is None else told + "; rows beyond the block are taken too",
             width=max(widths),
             count=len(sweep.of()),
             B=max(t.B for t in sweep.trials),
@@ -238,6 +144,11 @@ def _raises(failed: list[Trial], fine: list[Trial], block: int | None) -> CheckR
         causes = (say("the time axis is squeezed away when it has size 1"),)
     elif fine and all(t.with_targets for t in failed):
         causes = (say("only the branch that computes the loss fails"),)
+    elif lengths_fine and min(lengths_failed) > max(lengths_fine):
+        causes = (
+            say("a table or a mask is shorter than the block of {block}", block=block),
+            say("the positions do not start at 0, so that the last ones have no row"),
+        )[: 2 if isinstance(first.error, IndexError) else 1]
     fixed = one_length and refused
     return verdict(
         Status.WARN if fixed else Status.FAIL,
@@ -264,139 +175,11 @@ def _raises(failed: list[Trial], fine: list[Trial], block: int | None) -> CheckR
     )
 
 
-def _judge_layout(sweep: Sweep) -> CheckResult | None:
-    """Judge the order of the axes at sizes where no two of B, T and W can be confused."""
-    for t in sweep.of():
-        if t.logits is None or len({t.B, t.T, sweep.V}) < 3:
-            continue
-        shape = tuple(t.logits.shape)
-        reason = _layout_of(shape, t.B, t.T, sweep.V)
-        if reason == "shapes.last_only" and not t.with_targets:
-            continue  # the last position alone is what generation needs
-        if reason in ("ok", "narrow"):
-            continue
-        if reason == "shapes.flattened" and all(
-            1 in (o.B, o.T) for o in _with_layout(sweep, reason)
-        ):
-            reason = "shapes.squeezed"  # sizes above 1 come as they should
-        told, cause, action = _LAYOUTS[reason]
-        return _layout_failure(sweep, t, reason, say(told, B=t.B, T=t.T, V=sweep.V), cause, action)
-    widths = {t.logits.shape[-1] for t in sweep.of() if t.logits is not None and t.logits.ndim == 3}
-    if widths and min(widths) < sweep.V:
-        return _too_narrow(sweep, min(widths))
-    return None
-
-
-def _layout_of(shape: tuple[int, ...], B: int, T: int, V: int) -> str:
-    if len(shape) == 3:
-        if shape[:2] == (B, T):
-            return "ok" if shape[2] >= V else "narrow"
-        if shape[0] == B and shape[2] == T and shape[1] >= V:
-            return "shapes.transposed"
-        if shape[:2] == (T, B):
-            return "shapes.time_first"
-        if shape[:2] == (B, 1):
-            return "shapes.last_only"
-        if shape[0] == B and shape[1] < T:
-            return "shapes.truncated"
-    if len(shape) == 2 and shape[0] == B * T:
-        return "shapes.flattened"
-    if len(shape) == 2 and shape[0] == B and shape[1] >= V:
-        return "shapes.last_only"
-    return "shapes.unreadable"
-
-
-# reason: (claim, cause, next step); None where the shape alone points to no cause
-_LAYOUTS: dict[str, tuple[str, str | None, str]] = {
-    "shapes.transposed": (
-        "the logits come as (B, V, T): classes before positions",
-        "they were transposed for cross_entropy, and are returned like that",
-        "return logits before the transpose: loss = cross_entropy(logits.transpose(1, 2), targets)",
-    ),
-    "shapes.time_first": (
-        "the logits come as (T, B, V): time before batch",
-        "a module that expects (T, B, C) sits inside: nn.MultiheadAttention or an RNN without "
-        "batch_first=True",
-        "build that module with batch_first=True, or transpose back before the head",
-    ),
-    "shapes.flattened": (
-        "the logits come as (B*T, V): rows and positions are one axis",
-        "the name logits is overwritten by its flattened view, and that is returned",
-        "flatten inside the call: cross_entropy(logits.flatten(0, 1), targets.flatten())",
-    ),
-    "shapes.squeezed": (
-        "an axis of the logits is gone where the batch or the row has size 1",
-        "squeeze() without a dimension takes every axis of size 1 away",
-        "name the axis, as in squeeze(-1), or index it",
-    ),
-    "shapes.last_only": (
-        "with targets the logits hold the last position only, so one token per row is learnt",
-        "the shortcut for generation (x[:, [-1]]) is taken in training too",
-        "take the last position only where targets is None",
-    ),
-    "shapes.truncated": (
-        "the logits hold fewer positions than the ids: each belongs to another token than it seems",
-        "the ids are cut or shifted inside forward",
-        "return one row of logits for each of the T ids",
-    ),
-    "shapes.unreadable": (
-        "the logits fit neither (B, T, V) = ({B}, {T}, {V}) nor any usual order",
-        None,
-        "print logits.shape at the end of forward, or pass forward=(model, inputs, targets) -> "
-        "(logits, loss)",
-    ),
-}
-
-
-def _layout_failure(
-    sweep: Sweep, t: Trial, reason: str, told: Text, cause: str | None, action: str
-) -> CheckResult:
-    assert t.logits is not None
-    raw = "shapes.flattened" if reason == "shapes.squeezed" else reason
-    wrong = [o.name for o in _with_layout(sweep, raw)]
-    return verdict(
-        Status.FAIL,
-        reason,
-        told,
-        measured=say("{name}: logits {shape}", name=t.name, shape=tuple(t.logits.shape)),
-        expected=say("({B}, {T}, {V}) or wider", B=t.B, T=t.T, V=sweep.V),
-        where=say("{count} of {all} calls", count=len(wrong), all=len(sweep.of())),
-        causes=(Text(cause, {}),) if cause else (),
-        next_step=Text(action, {}),
-        numbers={"shape": list(t.logits.shape), "calls": wrong, "layout": reason},
-    )
-
-
-def _with_layout(sweep: Sweep, reason: str) -> list[Trial]:
-    return [
-        t
-        for t in sweep.of()
-        if t.logits is not None and _layout_of(tuple(t.logits.shape), t.B, t.T, sweep.V) == reason
-    ]
-
-
-def _too_narrow(sweep: Sweep, width: int) -> CheckResult:
-    return verdict(
-        Status.FAIL,
-        "shapes.too_narrow",
-        say(
-            "the logits have {width} columns for a vocabulary of {V}: some tokens can never be "
-            "predicted",
-            width=width,
-            V=sweep.V,
-        ),
-        measured=say("width {width}", width=width),
-        expected=say("at least V = {V}; more is fine (a padded vocabulary)", V=sweep.V),
-        next_step=say("build the head with vocab_size outputs, from the same number as the ids"),
-        numbers={"width": width, "vocab_size": sweep.V},
-    )
-
-
 def _judge_kind(sweep: Sweep) -> CheckResult | None:
     """Judge the number type, and whether these are logits at all."""
     for t in reversed(sweep.of()):
         if t.logits is not None and not t.logits.is_floating_point():
-            return _predictions(t.name, t.logits)
+            return predictions(t.name, t.logits)
     largest = max((t for t in sweep.of() if t.logits is not None), key=lambda t: t.B * t.T)
     assert largest.logits is not None
     logits = largest.logits.float()
@@ -412,24 +195,6 @@ def _judge_kind(sweep: Sweep) -> CheckResult | None:
             next_step=say("return what goes into the softmax"),
         )
     return None
-
-
-def _predictions(name: str, logits: Tensor) -> CheckResult:
-    return verdict(
-        Status.FAIL,
-        "shapes.predictions",
-        say("the model returns whole numbers, predicted ids, in place of logits"),
-        measured=say(
-            "{name}: {dtype} of shape {shape}",
-            name=name,
-            dtype=str(logits.dtype).removeprefix("torch."),
-            shape=tuple(logits.shape),
-        ),
-        expected=say("floating-point scores (B, T, V), one for each token of the vocabulary"),
-        causes=(say("argmax is applied inside forward"),),
-        next_step=say("return the logits; take argmax where the ids are wanted"),
-        numbers={"shape": list(logits.shape)},
-    )
 
 
 def _judge_loss(sweep: Sweep) -> CheckResult | None:
@@ -486,36 +251,6 @@ def _judge_finite(sweep: Sweep) -> CheckResult | None:
         else (),
         next_step=say("mend what forward_hooks reports: it names the first such module"),
         numbers={"calls": [t.name for t in bad], "everywhere": len(bad) == len(sweep.of())},
-    )
-
-
-def _unreadable(probe: Probe, model: nn.Module, error: Exception) -> CheckResult:
-    """Say what came when no logits could be recognised."""
-    tokens = probe.tokens(3, min(7, probe.probe_length), "shapes")
-    trial = _call(probe, model, tokens, False) if probe.pipeline.forward is None else None
-    found = [] if trial is None or trial.error is not None else tensors_in(trial.raw)
-    if trial is not None and not found:
-        raise MissingPartError("forward", why=str(error)[:200])
-    scores = [t for t in found if t.is_floating_point() and t.ndim > 1]
-    if found and not scores and found[0].ndim == 2:
-        return _predictions(f"B={trial.B}, T={trial.T}" if trial else "", found[0])
-    if scores and trial is not None:
-        trial.logits = scores[0]
-        reason = _layout_of(tuple(scores[0].shape), trial.B, trial.T, probe.vocab_size)
-        if reason == "shapes.truncated":
-            told, cause, action = _LAYOUTS[reason]
-            sweep = Sweep(probe.vocab_size, probe.block_size, [trial])
-            return _layout_failure(sweep, trial, reason, Text(told, {}), cause, action)
-    shapes = [tuple(t.shape) for t in scores]
-    B, T = tokens.shape
-    return verdict(
-        Status.FAIL,
-        "shapes.unreadable",
-        say(_LAYOUTS["shapes.unreadable"][0], B=B, T=T, V=probe.vocab_size),
-        measured=say("shapes {shapes} for ids ({B}, {T})", shapes=shapes, B=B, T=T),
-        expected=say("({B}, {T}, {V})", B=B, T=T, V=probe.vocab_size),
-        next_step=Text(_LAYOUTS["shapes.unreadable"][2], {}),
-        numbers={"shapes": [list(shape) for shape in shapes]},
     )
 
 
@@ -588,25 +323,18 @@ def _ask_device(probe: Probe) -> CheckResult | None:
     return None
 
 
-def _ask_overrun(probe: Probe) -> CheckResult | None:
-    """Does a row longer than the block raise?"""
+def _one_more_than_the_block(probe: Probe) -> Trial | None:
+    """Call the model with a row that is one token longer; None: refused, or nothing limits it."""
     block = probe.block_size
     if block is None or (block + 1) * probe.vocab_size > CELLS_MAX:
         return None
     with probe.model() as model:
-        trial = _call(probe, model, probe.tokens(1, block + 1, "overrun"), True)
-    if trial.error is not None:
-        return None
-    shape = () if trial.logits is None else tuple(trial.logits.shape)
-    cut = len(shape) == 3 and shape[1] == block
-    return verdict(
-        Status.WARN,
-        "shapes.truncated_silently" if cut else "shapes.overrun",
-        say("{T} ids, one more than the block, are accepted and cut to it", T=block + 1)
-        if cut
-        else say("{T} ids, one more than the block, are accepted without a word", T=block + 1),
-        measured=say("logits {shape} for {T} ids", shape=shape, T=block + 1),
-        expected=say("an error, unless the positions are relative and meant to go further"),
-        next_step=say("crop the context to the last {block} ids before each call", block=block),
-        numbers={"block_size": block, "shape": list(shape)},
-    )
+        trial = call(probe, model, probe.tokens(1, block + 1, "overrun"), True)
+    return trial if trial.error is None else None
+
+
+def _judge_overrun(probe: Probe, longer: Trial) -> CheckResult | None:
+    """A longer row that is taken is fine, as long as nothing shows that it matters."""
+    shape = () if longer.logits is None else tuple(longer.logits.shape)
+    found = judge_cut(longer.T - 1, shape)
+    return judge_overrun(probe, longer.T - 1) if found is None else found

@@ -16,7 +16,8 @@ How it is measured
 What it cannot see
     A second shift inside the model: that is for `loss`. Without get_batch and train_ids the last
     target of a row can only be compared with the usual mistakes (the row's first or last token).
-    Text that repeats itself (one character only) fits every shift.
+    The last target before padding, which no input shows. Text that repeats itself (one
+    character only) fits every shift.
 
 Break it
     python -m exercises.break_shift
@@ -57,8 +58,11 @@ def check_shift(
     _require_pair(inputs, targets)
     scored = targets != ignore_index  # (B, T)
     if not scored.any():
-        return _nothing_scored(ignore_index)
+        return _nothing_scored(inputs, ignore_index)
     wanted = 0 if labels == "same" else 1
+    if wanted == 1:
+        targets = _without_row_ends(inputs, targets, ignore_index)
+        scored = targets != ignore_index
     agreement = measure_agreement(inputs, targets, ignore_index=ignore_index)
     numbers = {"agreement": {str(k): share for k, share in agreement.items()}, "wanted": wanted}
     # NaN: no target but the last column is scored, which is judged below
@@ -137,6 +141,24 @@ def locate(data: Tensor, row: Tensor) -> Tensor:
             break
         starts = starts[data[starts + t] == row[t]]
     return starts
+
+
+def _without_row_ends(inputs: Tensor, targets: Tensor, ignore_index: int) -> Tensor:
+    """Ignore the last target of rows that are filled up with padding: no input can show it.
+
+    Padding is one value in the inputs to the end of the row, twice or more in some row, with
+    targets that are ignored.
+    """
+    later = (targets == ignore_index).flip(1).cumprod(1).flip(1).bool()  # ignored from t on
+    filled = later & (inputs == inputs[:, -1:]).flip(1).cumprod(1).flip(1).bool()  # (B, T)
+    lengths = filled.sum(1)
+    pads = inputs[lengths >= 2, -1].unique()
+    ends = targets.shape[1] - 1 - lengths  # the last place that is not filled up
+    rows = torch.nonzero((lengths >= 1) & (ends >= 0) & torch.isin(inputs[:, -1], pads)).flatten()
+    kept = targets.clone()
+    kept[rows, ends[rows]] = ignore_index
+    # where only such targets are scored, they are all there is to judge
+    return kept if (kept != ignore_index).any() else targets
 
 
 def _counting_batch(probe: Probe) -> tuple[Batch, Tensor] | None:
@@ -402,7 +424,8 @@ def _rows_are_permuted(inputs: Tensor, targets: Tensor) -> bool:
     return bool(equal.any(dim=1).all())
 
 
-def _nothing_scored(ignore_index: int) -> CheckResult:
+def _nothing_scored(inputs: Tensor, ignore_index: int) -> CheckResult:
+    is_padding = bool((inputs == inputs[0, 0]).all())
     return CheckResult(
         check="shift",
         status=Status.FAIL,
@@ -413,7 +436,11 @@ def _nothing_scored(ignore_index: int) -> CheckResult:
         ),
         measured=say("0 scored targets"),
         expected=say("at least 1"),
-        causes=(say("the marker that ends the prompt was not found, so all was masked"),),
+        causes=(
+            say("the batch is padding only: the loader found nothing that fits into a row")
+            if is_padding
+            else say("the marker that ends the prompt was not found, so all was masked"),
+        ),
         next_step=say("print one decoded example with its labels beside it"),
         numbers={"scored": 0},
     )

@@ -12,14 +12,16 @@ How it is measured
     of: this batch's own gradient, as recomputed on the same weights, and what the last call left
     behind. One factor for all that cuts to a fixed norm is clipping, as is a limit on each
     element. What fits neither is compared with the gradients of usual mistakes. The modes of all
-    modules, the number of steps and the returned loss are read on the way.
+    modules, the number of steps, what clip_grad_norm_ finds when it is called, and the returned
+    loss are read on the way, and whether the graphs of all calls are still held in the end.
 
 What it cannot see
-    Clipping after the step where zero_grad(set_to_none=False) follows, or where hooks step during
-    backward. A gradient computed inside step(closure). What your loop does outside the step:
-    whether it draws new batches, when it evaluates, and which rate it sets. A scaled loss that is
-    divided again correctly looks like none, as it should. A small auxiliary loss is reported as
-    a difference, and whether it is intended is yours to say.
+    Clipping by code of your own after the step, where zero_grad(set_to_none=False) follows or
+    hooks step during backward. A gradient computed inside step(closure). A loss scale that goes
+    wrong only when it grows, if it does not grow within three calls. What your loop does outside
+    the step: whether it draws new batches, when it evaluates, and which rate it sets. A scaled loss
+    that is divided again correctly looks like none, as it should. A small auxiliary loss is
+    reported as a difference, and whether it is intended is yours to say.
 
 Break it
     python -m exercises.break_training_step
@@ -27,15 +29,13 @@ Break it
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
 
 from diagnostics import _step_words as words
-from diagnostics._optimizer_faults import Fault
+from diagnostics._fault import Fault, found
 from diagnostics._optimizer_step import set_usual_rate
 from diagnostics._overfit_curve import without_dropout
 from diagnostics._pipeline import Pipeline
@@ -44,8 +44,6 @@ from diagnostics._result import CheckResult, Status
 from diagnostics._step_loss import judge_loss
 from diagnostics._step_reading import (
     EXACT,
-    Reading,
-    cut_afterwards,
     describe,
     hypotheses,
     limit_of,
@@ -66,13 +64,10 @@ from diagnostics._step_trial import (
     random_pair,
     reference,
 )
+from diagnostics._step_verdicts import Trial, acts_on_mode, judge_gradients, judge_modes
 from diagnostics._text import say
 
 CALLS, CALLS_MAX = 3, 9  # more calls only while no step is seen: the step may accumulate
-LOW, TINY = 0.1, 0.01  # limits of clipping: recipes use 0.25 to 5
-UNRELATED_MAX = 0.1  # cosine; a second loss of the same weight still leaves about 0.7
-SCALER_MIN = 2**5  # a power of two from here on is a loss scale; accumulation stays below
-NICE = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 
 def check_training_step(
@@ -108,7 +103,7 @@ def run(probe: Probe) -> CheckResult:
         if "modified by an inplace operation" not in str(error):
             raise
         measured = say("torch refused backward(): {error}", error=str(error).split(":")[0])
-        return words.verdict("training_step", words.REFUSED, measured, {})
+        return found(words.REFUSED, measured, {})
     numbers = {**describe(trial.readings), "losses": [c.loss for c in trial.calls]}
     numbers |= {"own_losses": trial.losses, "steps": [c.steps for c in trial.calls]}
     warning: CheckResult | None = None
@@ -117,19 +112,6 @@ def run(probe: Probe) -> CheckResult:
             return finding
         warning = finding if warning is None else warning
     return _passed(trial, numbers) if warning is None else warning
-
-
-@dataclass(frozen=True)
-class Trial:
-    """What was recorded, call by call; readings are empty when no step was seen."""
-
-    calls: list[Call]
-    readings: list[Reading]
-    losses: list[float]  # of the model itself, before each call, and after the last
-    losses_after: list[float]  # of each call's batch, after the call
-    counts: list[int]  # scored targets of each batch
-    noise: float  # how far two gradients of one batch differ, with dropout silenced
-    acts_on_mode: bool  # whether some module behaves differently in eval mode
 
 
 def measure_step(probe: Probe) -> Trial:
@@ -142,7 +124,8 @@ def measure_step(probe: Probe) -> Trial:
         for number in range(CALLS_MAX):
             pair = pairs[number] if number < CALLS else random_pair(probe, f"step {number}")
             pairs[number:] = [pair, *pairs[number + 1 :]]
-            loss, own = reference(probe, model, pair)
+            # the seed of the call itself: what the model draws besides dropout is drawn alike
+            loss, own = reference(probe, model, pair, seed=f"step {number}")
             calls.append(_call(probe, model, made, optimizers, pair, number))
             owns.append(own)
             losses.append(loss)
@@ -187,7 +170,12 @@ def _pairs(probe: Probe) -> list[Pair]:
 
 
 def _noise(probe: Probe, model: nn.Module, call: Call, own: Gradient, pair: Pair) -> float:
-    """Return how far the gradient of one batch moves under another random state."""
+    """Return how far the gradient of one batch moves under another random state.
+
+    0 where the step draws what the recomputed gradient draws, so that nothing has to be excused.
+    """
+    if call.used and fit(call.used, [own]).misfit <= EXACT:
+        return 0.0
     now = {n: p.detach().clone() for n, p in model.named_parameters()}
     at_weights(model, call.before)
     again = reference(probe, model, pair, seed="another step")[1]
@@ -201,23 +189,13 @@ def _scored(probe: Probe, targets: Tensor) -> int:
     return int((targets != probe.pipeline.ignore_index).sum())
 
 
-def acts_on_mode(model: nn.Module) -> bool:
-    """Whether some module computes something else in eval mode: dropout, batch norm, GRU."""
-    kinds = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase, nn.RNNBase)
-    return any(
-        isinstance(m, kinds)
-        or any("drop" in n and isinstance(v, float) for n, v in vars(m).items())
-        for m in model.modules()
-    )
-
-
 def _findings(trial: Trial, numbers: dict[str, Any]) -> Iterator[CheckResult]:
     """Judge in the order in which faults hide one another."""
 
     def tell(fault: Fault, measured: str = "", **facts: Any) -> CheckResult:
-        return words.verdict("training_step", fault, measured, numbers, **facts)
+        return found(fault, measured, numbers, **facts)
 
-    yield from judge_modes(tell, trial.calls, trial.acts_on_mode)
+    yield from judge_modes(tell, words, trial.calls, trial.acts_on_mode)
     finding = _judge_steps(tell, trial)
     if finding is not None:
         yield finding  # no gradient of a single batch was seen
@@ -227,32 +205,23 @@ def _findings(trial: Trial, numbers: dict[str, Any]) -> Iterator[CheckResult]:
     yield from judge_loss(
         tell, trial.calls, trial.losses, trial.losses_after, trial.counts, exact, trial.noise
     )
+    if any(call.autocast for call in trial.calls):
+        yield tell(words.AUTOCAST, say("torch.is_autocast_enabled() is True at step()"))
     if any(keeps_graph(call.returned) for call in trial.calls):
         yield tell(words.KEEPS_GRAPH, say("loss.requires_grad is True"))
-
-
-def judge_modes(
-    tell: Callable[..., CheckResult], calls: list[Call], acts_on_mode: bool
-) -> Iterator[CheckResult]:
-    """Judge the modes in which the forward calls with gradient ran."""
-    paths = sorted({path for call in calls for path in call.eval_paths})
-    if not paths:
-        return
-    shown = [path or "the model itself" for path in paths]
-    measured = say("{count} module(s) with training=False", count=len(paths))
-    if "" not in paths:
-        yield tell(words.EVAL_MODE_PARTLY, measured, names=shown)
-    elif acts_on_mode:
-        yield tell(words.EVAL_MODE, measured, names=shown)
-    else:
-        yield tell(words.EVAL_MODE_HARMLESS, measured, names=shown)
+    elif all(call.graph_is_alive() for call in trial.calls):  # one alone may be a last loss
+        yield tell(
+            words.GRAPHS_PILE_UP,
+            say("{n} of {n} graphs are still held", n=len(trial.calls)),
+            count=len(trial.calls),
+        )
 
 
 def _judge_steps(tell: Callable[..., CheckResult], trial: Trial) -> CheckResult | None:
     """Return the verdict where there is not one ordinary step per call."""
     calls = trial.calls
     stepped = [n for n, call in enumerate(calls) if call.steps]
-    measured = say("{steps} step(s) in {calls} calls", steps=len(stepped), calls=len(calls))
+    measured = say("{steps:step|steps} in {calls} calls", steps=len(stepped), calls=len(calls))
     if not stepped:
         if any(call.moved for call in calls):
             return tell(words.OWN_UPDATE, measured)
@@ -272,108 +241,6 @@ def _judge_steps(tell: Callable[..., CheckResult], trial: Trial) -> CheckResult 
     if renewed and any(s.state for call in calls for s in call.steppers):
         return tell(words.NEW_OPTIMIZER, say("a new object in each of {n} calls", n=len(per_call)))
     return None
-
-
-def judge_gradients(
-    tell: Callable[..., CheckResult], readings: list[Reading], trial: Trial
-) -> Iterator[CheckResult]:
-    """Judge what the optimizer used; the first call has no predecessor and is left out."""
-    for reading in readings:
-        finding = _judge_kind(tell, reading, trial)
-        if finding is not None:
-            yield finding
-            return
-    sign = -1.0 if any(call.maximize for call in trial.calls) else 1.0
-    fitting = [r for r in trial.readings if r.kind == "fits"]
-    scales = [sign * r.scale for r in fitting]
-    if fitting and min(scales) < 0:
-        yield tell(words.UPHILL, say("factor {scale}", scale=min(scales)))
-    elif fitting and sign > 0:
-        yield from _judge_scale(tell, fitting, trial.counts)
-    cut = cut_afterwards([call for call in trial.calls if call.steps])
-    if cut is not None:
-        limit, size = cut
-        measured = say("norm {size} at the step, {limit} afterwards", size=size, limit=limit)
-        yield tell(words.CLIP_AFTER, measured, limit=limit, norm=size)
-
-
-def _judge_kind(
-    tell: Callable[..., CheckResult], reading: Reading, trial: Trial
-) -> CheckResult | None:
-    """Return the verdict on one gradient that is not the batch's own up to a factor."""
-    sizes = say("norm {used}, the batch's own {own}", used=reading.size, own=reading.own_size)
-    if reading.kind in ("fits", "by_value", "no_own_gradient"):
-        return None
-    if reading.kind == "none":
-        if not any(call.forwards for call in trial.calls):
-            fault = words.OTHER_MODEL
-        elif any(call.backward_first for call in trial.calls):
-            fault = words.CLEARED
-        else:
-            after = any(call.backward_after for call in trial.calls)
-            fault = words.BEFORE_BACKWARD if after else words.NO_GRADIENT
-        return tell(fault, sizes)
-    named = {
-        "not_finite": words.NOT_FINITE,
-        "stale": words.STALE,
-        "not_cleared": words.NOT_CLEARED,
-        "partial": words.PARTIAL,
-        "extra": words.EXTRA,
-        "per_parameter": words.CLIP_PARAMETERS,
-        "per_parameter_own": words.RESCALED_PARAMETERS,
-        **words.HYPOTHESES,
-    }
-    fault = named.get(reading.kind, words.OTHER)
-    if reading.kind == "other" and trial.noise < EXACT and reading.cosine < UNRELATED_MAX:
-        fault = words.UNRELATED
-    measured = say("{sizes}; misfit {misfit}", sizes=sizes, misfit=reading.misfit)
-    return tell(
-        fault,
-        measured,
-        names=reading.names,
-        stale=reading.stale,
-        decay=reading.decay,
-        cosine=reading.cosine,
-    )
-
-
-def _judge_scale(
-    tell: Callable[..., CheckResult], readings: list[Reading], counts: list[int]
-) -> Iterator[CheckResult]:
-    """Judge factors on the gradient: clipping cuts to one norm, a constant has another cause."""
-    scales = [reading.scale for reading in readings]
-    slack = max(EXACT, *(2 * reading.misfit for reading in readings))
-    if all(abs(scale - 1) <= slack for scale in scales):
-        return
-    measured = say("factors {scales}", scales=", ".join(f"{scale:.4g}" for scale in scales))
-    limit = limit_of(readings)
-    if max(scales) <= (1 + slack) * min(scales) and len(scales) > 1:
-        scale = sum(scales) / len(scales)
-        power = math.log2(scale)
-        if any(abs(scale / count - 1) <= slack for count in counts):
-            yield tell(words.SUM, measured, scale=scale)
-        elif scale >= SCALER_MIN and abs(power - round(power)) <= 2 * slack:
-            yield tell(words.NOT_UNSCALED, measured, scale=scale)
-        else:
-            yield tell(words.SCALED, measured, scale=scale)
-    elif limit is None:
-        yield tell(words.CHANGES, measured, low=min(scales), high=max(scales))
-    elif limit < LOW:
-        factor, nice = _as_fraction(limit)
-        if factor:
-            fault = words.CLIP_BEFORE_UNSCALE
-        else:
-            fault = words.CLIP_TINY if limit < TINY else words.CLIP_LOW
-        yield tell(fault, measured, limit=limit, factor=factor, nice=nice)
-
-
-def _as_fraction(limit: float) -> tuple[int, float]:
-    """Return (S, limit * S) where that is a usual limit and S a loss scale; (0, 0) otherwise."""
-    for exponent in range(5, 25):
-        for nice in NICE:
-            if abs(limit * 2**exponent / nice - 1) < 1e-3:
-                return 2**exponent, nice
-    return 0, 0.0
 
 
 def _passed(trial: Trial, numbers: dict[str, Any]) -> CheckResult:

@@ -52,7 +52,8 @@ def update_weights(
         for parameter in group["params"]
         if parameter.grad is not None
     ]
-    norm = nn.utils.get_total_norm(gradients)
+    norms = torch._foreach_norm(gradients) if gradients else [torch.zeros(())]
+    norm = torch.stack(norms).norm()  # as torch's clip_grad_norm_ computes it
     # The only synchronisation of an update: both numbers travel together.
     loss_value, grad_norm = torch.stack([loss.to(norm.device), norm.float()]).tolist()
     finite = math.isfinite(loss_value) and math.isfinite(grad_norm)

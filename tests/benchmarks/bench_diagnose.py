@@ -13,6 +13,7 @@ import copy
 from collections.abc import Callable
 
 import torch
+from _timing import compare, print_comparisons
 from torch.nn import functional
 
 from diagnostics import Pipeline, diagnose
@@ -20,7 +21,6 @@ from minigpt import CharTokenizer, MiniGPT, MiniGPTConfig, get_batch
 from minigpt._parts import describe_run
 from minigpt._training_state import TrainSettings
 from minigpt.corpus import data_path, read_text
-from _timing import compare, print_comparisons
 
 OVERFIT_STEPS, OVERFIT_RATE, B = 300, 1e-3, 8
 

@@ -160,6 +160,43 @@ def test_a_skipped_micro_batch_that_still_counts() -> None:
     assert (nan.status, nan.reason) == (Status.WARN, "accumulation.nan_on_empty")
 
 
+def test_a_nan_that_is_skipped_must_not_count_as_a_micro_batch() -> None:
+    """Three of four means, divided by 4, are three quarters of the step; by 3, they are whole."""
+
+    def skipping(divisor: Callable[[int, int], int]) -> Any:
+        def accumulate(model: Any, optimizer: Any, batches: Batches) -> float:
+            optimizer.zero_grad()
+            losses = [model(inputs, targets)[1] for inputs, targets in batches]
+            kept = [loss for loss in losses if loss.isfinite()]
+            for loss in kept:
+                (loss / divisor(len(batches), len(kept))).backward()
+            optimizer.step()
+            return sum(loss.item() for loss in kept) / len(kept)
+
+        return accumulate
+
+    whole = random_pair(V)
+    counted = check(skipping(lambda K, kept: K), batch=whole)
+    assert (counted.status, counted.reason) == (Status.FAIL, "accumulation.skipped_counted")
+    assert "is 0.7499 of" in counted.claim
+    right = check(skipping(lambda K, kept: kept), batch=whole)
+    assert (right.status, right.reason) == (Status.WARN, "accumulation.mean_of_means")
+
+    def refusing(model: Any, optimizer: Any, batches: Batches) -> float:
+        loss = build()(model, optimizer, batches)
+        if not loss == loss:
+            raise FloatingPointError
+        return float(loss)
+
+    assert check(refusing).reason == "accumulation.ok"
+
+
+def test_a_returned_loss_of_nan_is_told_although_the_gradient_is_finite() -> None:
+    """Torch's mean over nothing is NaN, and its gradient is 0."""
+    result = check(build(told=lambda losses, counts: sum(losses) / 4))
+    assert (result.status, result.reason) == (Status.WARN, "accumulation.nan_loss_on_empty")
+
+
 def test_windows_and_steps() -> None:
     def per_four(model: Any, optimizer: Any, batches: Batches) -> None:
         tokens = sum(count(targets) for _, targets in batches)
@@ -235,3 +272,74 @@ def test_without_accumulate_it_is_skipped() -> None:
     result = diagnose(Pipeline(Bigram()), only=["accumulation"])["accumulation"]
     assert result.status is Status.SKIP
     assert result.numbers["missing"] == ["accumulate"]
+
+
+class NoisyGPT(TinyGPT):
+    """Draws noise of its own in train mode, which silencing dropout does not silence."""
+
+    def hidden(self, ids: Tensor) -> Tensor:
+        x = super().hidden(ids)
+        return x + torch.randn_like(x) if self.training else x
+
+
+def test_noise_of_the_models_own_is_drawn_again_micro_batch_by_micro_batch() -> None:
+    torch.manual_seed(0)
+    assert check_accumulation(NoisyGPT(V), adamw, build()).reason == "accumulation.ok"
+    halved = build(lambda n, N, K: 0.5 * n / N)
+    assert check_accumulation(NoisyGPT(V), adamw, halved).reason == "accumulation.scaled"
+
+
+def clipped_by_hand(share: Share) -> Any:
+    """Every gradient is cut to norm 0.01, without torch's own function."""
+
+    def accumulate(model: Any, optimizer: Any, batches: Batches) -> Tensor:
+        optimizer.zero_grad()
+        counts = [count(targets) for _, targets in batches]
+        total = torch.zeros(())
+        for (inputs, targets), n in zip(batches, counts, strict=True):
+            if n:
+                loss = model(inputs, targets)[1]
+                total += loss.detach() * n / sum(counts)
+                (loss * share(n, sum(counts), len(counts))).backward()
+        size = torch.stack([p.grad.norm() for p in model.parameters()]).norm()
+        for parameter in model.parameters():
+            parameter.grad.mul_(min(1.0, 0.01 / float(size)))
+        optimizer.step()
+        return total
+
+    return accumulate
+
+
+@pytest.mark.parametrize(
+    ("share", "reason"),
+    [
+        (lambda n, N, K: n / N, "ok"),
+        (lambda n, N, K: K * n / N, "not_divided"),
+        (lambda n, N, K: n / N / K, "divided_twice"),
+    ],
+)
+def test_clipping_of_every_window_hides_no_factor(share: Share, reason: str) -> None:
+    """The first window is stepped once more with a gradient that no limit reaches."""
+    torch.manual_seed(0)
+    result = check_accumulation(TinyGPT(V), adamw, clipped_by_hand(share))
+    assert result.reason == f"accumulation.{reason}", str(result)
+
+
+def test_gradients_that_are_brought_to_one_norm_have_no_factor_to_judge() -> None:
+    def unit(model: Any, optimizer: Any, batches: Batches) -> Tensor:
+        optimizer.zero_grad()
+        counts = [count(targets) for _, targets in batches]
+        total = torch.zeros(())
+        for (inputs, targets), n in zip(batches, counts, strict=True):
+            if n:
+                loss = model(inputs, targets)[1] * (n / sum(counts))
+                loss.backward()
+                total += loss.detach()
+        size = torch.stack([p.grad.norm() for p in model.parameters()]).norm()
+        for parameter in model.parameters():
+            parameter.grad.div_(size)
+        optimizer.step()
+        return total
+
+    torch.manual_seed(0)
+    assert check_accumulation(TinyGPT(V), adamw, unit).reason == "accumulation.ok"

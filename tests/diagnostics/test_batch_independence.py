@@ -116,6 +116,31 @@ def test_each_meeting_of_rows_fails_for_its_reason(name: str) -> None:
     assert result.next_step
 
 
+def test_the_call_in_which_rows_meet_tells_what_runs_over_the_batch() -> None:
+    """Attention, or a softmax: one cause is left, and its place is named."""
+    attention = judge(_BatchFirstConfused(1))
+    assert "scaled_dot_product_attention in blocks.0.attention (tiny.py" in attention.where
+    assert len(attention.causes) == 1
+    assert "batch_first" in attention.causes[0]
+    softmax = judge(_Edited(lambda x: x.softmax(0)))
+    assert "it begins at softmax" in softmax.where
+    assert len(softmax.causes) == 1
+    assert "dim=0" in softmax.causes[0]
+
+
+def test_train_mode_is_not_blamed_on_a_norm_that_is_not_there() -> None:
+    """A mean over the batch in train mode only: no BatchNorm, no experts, no cause."""
+
+    class Coupled(TinyGPT):
+        def hidden(self, ids: Tensor) -> Tensor:
+            x = super().hidden(ids)
+            return x + x.mean(0, keepdim=True) if self.training else x
+
+    result = judge(Coupled())
+    assert (result.status, result.reason) == (Status.WARN, "batch_independence.train_only")
+    assert result.causes == ()
+
+
 def test_the_map_of_the_neighbour_model_is_the_shifted_identity() -> None:
     """Row i moves exactly when row i + 1 (modulo 3) is replaced, at every position."""
     with bench(Probe(Pipeline(_Neighbour()))) as model_bench:
@@ -134,7 +159,7 @@ def test_one_token_arrives_where_the_model_reads_it() -> None:
 def test_the_claim_names_rows_and_counts_pairs() -> None:
     result = judge(_Neighbour(), tokens=torch.tensor([[0, 3], [6, 2], [1, 1]]))
     assert result.claim == "row 0 of a batch predicts otherwise when only row 1 changes"
-    assert result.where == "3 of 6 pairs of rows; first is (0, 1)"
+    assert result.where.startswith("3 of 6 pairs of rows; first is (0, 1); it begins at roll (")
     assert result.numbers["leaking_pairs"] == 3
 
 

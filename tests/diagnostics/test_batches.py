@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -194,10 +195,19 @@ def as_dict(data: Tensor) -> Any:
     return {"input_ids": x, "labels": x.clone(), "attention_mask": torch.ones_like(x)}
 
 
+def last_target_masked(data: Tensor) -> Pair:
+    """Rows of T ids without the one after them: the last target is not scored."""
+    rows = data[torch.randint(len(data) - T + 1, (B, 1)) + torch.arange(T)]
+    targets = rows.roll(-1, dims=1)
+    targets[:, -1] = -100
+    return rows, targets
+
+
 @pytest.mark.parametrize(
     "get_batch",
     [
         healthy,
+        last_target_masked,
         lambda data: minigpt_get_batch(data, B, T),
         lambda data: minigpt_get_batch(data, 1, T),
         lambda data: minigpt_get_batch(data, 64, T),
@@ -527,3 +537,73 @@ def test_the_users_data_and_random_state_stay() -> None:
     judge(model=model, get_batch=writing, train_ids=train)
     assert torch.equal(train, before)
     assert torch.equal(torch.get_rng_state(), state)
+
+
+# ---- whole passes --------------------------------------------------------------------------
+
+
+def loader_in_order(order_of: Callable[[int], Tensor]) -> Callable[[str], Pair]:
+    """Read windows side by side, pass after pass, each in the order that is asked for."""
+    data = ids(n=1_201)
+
+    def stream() -> Iterator[Pair]:
+        for epoch in itertools.count():
+            for starts in (order_of(epoch) * T).split(B):
+                yield cut(data, starts)
+
+    batches = stream()
+
+    def batch(split: str) -> Pair:
+        if split != "train":
+            raise KeyError(split)
+        return next(batches)
+
+    return batch
+
+
+def shuffled_windows(seed: int) -> Tensor:
+    return torch.randperm(100, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize(
+    ("order_of", "status", "reason"),
+    [
+        (lambda epoch: torch.arange(100), Status.PASS, "batches.ok"),
+        (lambda epoch: shuffled_windows(epoch), Status.PASS, "batches.ok"),
+        (lambda epoch: shuffled_windows(7), Status.WARN, "batches.same_order"),
+    ],
+    ids=["sequential", "shuffled", "shuffled once"],
+)
+def test_the_order_of_two_passes(
+    order_of: Callable[[int], Tensor], status: Status, reason: str
+) -> None:
+    """20 batches a pass: set_epoch was forgotten where the second one is the first again."""
+    result = judge(batch=loader_in_order(order_of), train_ids=ids(n=1_201))
+    assert (result.status, result.reason) == (status, reason)
+
+
+@pytest.mark.parametrize(("workers", "found"), [(1, False), (2, True), (4, True)])
+def test_workers_with_one_random_state_repeat_each_batch(workers: int, found: bool) -> None:
+    """Each of them draws the same starts, and they take turns."""
+    states = [np.random.RandomState(3) for _ in range(workers)]
+    turns = itertools.cycle(states)
+
+    def batch(split: str) -> Pair:
+        starts = next(turns).randint(N - T, size=B)
+        return cut(ids(), torch.from_numpy(starts))
+
+    result = judge(batch=batch, train_ids=ids())
+    assert (result.reason == "batches.repeats") is found
+
+
+@pytest.mark.parametrize("first", [0, 1, 5])
+def test_batches_without_a_target_are_found(first: int) -> None:
+    """From some batch on the loader gives padding only."""
+    count = itertools.count()
+
+    def batch(split: str) -> Pair:
+        inputs, targets = healthy(ids())
+        return (inputs, targets) if next(count) < first else (inputs * 0, targets * 0 - 100)
+
+    result = judge(batch=batch, train_ids=ids())
+    assert (result.status, result.reason) == (Status.FAIL, "batches.only_padding")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -84,6 +87,12 @@ def _softmax_over_queries(queries: Tensor, keys: Tensor, values: Tensor) -> Tens
     scores = queries @ keys.transpose(2, 3) / 2
     hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
     return scores.masked_fill(hidden, -math.inf).softmax(-2) @ values
+
+
+def _softmax_over_heads(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    scores = queries @ keys.transpose(2, 3) / 2
+    hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+    return scores.masked_fill(hidden, -1e9).softmax(1) @ values
 
 
 def _added_ones(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
@@ -206,7 +215,7 @@ def _zero_head() -> TinyGPT:
     return model
 
 
-HEALTHY = {
+HEALTHY: dict[str, Callable[[], tuple[nn.Module, dict[str, Any]]]] = {
     "gpt": lambda: (TinyGPT(), {}),
     "tied": lambda: (TinyGPT(tied=True), {}),
     "no positions": lambda: (TinyGPT(positions=False), {}),
@@ -265,12 +274,134 @@ def test_rows_that_read_each_other_are_run_one_by_one() -> None:
     assert check_causal_independence(Coupled()).status is Status.PASS
 
 
-def test_bidirectional_models_fail() -> None:
-    """A GRU in both directions and a convolution padded on both sides see the future."""
-    assert check_causal_independence(Recurrent(bidirectional=True)).reason.endswith("no_mask")
+class _Stream(Recurrent):
+    """A GRU language model whose embeddings go through an edit over time first."""
+
+    def __init__(self, edit: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.edit = edit
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.rnn(self.edit(self.embedding(x)))[0])
+
+
+def _with_next(x: Tensor) -> Tensor:
+    """RWKV's token shift, the wrong way round: half of the features come from the next token."""
+    half = x.shape[-1] // 2
+    return torch.cat([functional.pad(x, (0, 0, -1, 1))[..., :half], x[..., half:]], -1)
+
+
+class _Mixer(nn.Module):
+    """A linear layer over time, without the triangle that would make it causal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.config = SimpleNamespace(vocab_size=13, block_size=8)
+        self.embedding, self.head = nn.Embedding(13, 16), nn.Linear(16, 13)
+        self.over_time = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        T = x.shape[1]
+        over_time = self.over_time.weight[:T, :T]
+        return self.head(functional.linear(self.embedding(x).mT, over_time).mT)
+
+
+class _BothWays(Recurrent):
+    """A second pass of the GRU starts at the end of the row."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.embedding(x)
+        h = h + self.rnn(h.flip(1))[0].flip(1)
+        return self.head(self.rnn(h)[0])
+
+
+WITHOUT_ATTENTION: dict[str, tuple[Callable[[], nn.Module], str, str]] = {
+    "bidirectional gru": (
+        lambda: Recurrent(bidirectional=True),
+        "both_directions",
+        "gru in rnn (tiny.py",
+    ),
+    "a second pass from the end": (_BothWays, "both_directions", "flip"),
+    "convolution padded on both sides": (
+        lambda: Convolution(left=1),
+        "convolution_ahead",
+        "conv1d in conv (tiny.py",
+    ),
+    "next token mixed in": (lambda: _Stream(_with_next), "shifted_back", "pad"),
+    "rolled the wrong way": (lambda: _Stream(lambda x: x + x.roll(-1, 1)), "shifted_back", "roll"),
+    "mean over the row": (
+        lambda: _Stream(lambda x: x - x.mean(1, keepdim=True)),
+        "normalised_over_future",
+        "sub",
+    ),
+    "norm over the row": (
+        lambda: _Stream(lambda x: functional.layer_norm(x, x.shape[1:])),
+        "normalised_over_future",
+        "layer_norm",
+    ),
+    "softmax over the row": (
+        lambda: _Stream(lambda x: x.softmax(1)),
+        "normalised_over_future",
+        "softmax",
+    ),
+    "summed from the end": (
+        lambda: _Stream(lambda x: x.flip(1).cumsum(1)),
+        "time_reversed",
+        "flip",
+    ),
+    "linear over time": (_Mixer, "leak", "linear"),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_ATTENTION)
+def test_leaks_without_attention_are_placed_and_no_mask_is_spoken_of(name: str) -> None:
+    """The first call whose early positions move tells the cause, whatever the pattern is like."""
+    make, reason, site = WITHOUT_ATTENTION[name]
+    result = check_causal_independence(make())
+    assert (result.status, result.reason) == (Status.FAIL, f"causal_independence.{reason}")
+    assert site in result.where
+    assert site in result.causes[0]
+    assert "mask" not in f"{result.claim} {result.causes} {result.next_step}"
+
+
+def test_the_reach_of_a_convolution_is_told() -> None:
+    """A kernel of three with one zero on each side reads one token ahead."""
     result = check_causal_independence(Convolution(left=1))
-    assert result.reason == "causal_independence.mask_too_wide"
-    assert "convolution" in result.causes[1]
+    assert "positions read 1 ahead" in result.causes[0]
+
+
+@pytest.mark.parametrize(
+    ("mix", "words"),
+    [
+        (_after_softmax, "after the softmax"),
+        (_softmax_over_queries, "over the queries"),
+        (_softmax_over_heads, "over the heads"),
+        (masked_mix(lambda i, j: j <= i, -10.0), "such as -10"),
+    ],
+)
+def test_weights_that_were_seen_leave_one_cause(mix: Mix, words: str) -> None:
+    """The softmax and what is read after it tell three causes of a faint leak apart."""
+    result = check_causal_independence(TinyGPT(19, mix=mix))
+    assert len(result.causes) == 1
+    assert words in result.causes[0]
+    assert "blocks.0.attention" in result.where
+
+
+def test_batch_norm_leaks_in_train_mode_only_and_is_named() -> None:
+    """Its mean runs over rows and later tokens; eval mode uses the running mean."""
+
+    class Normed(TinyGPT):
+        def __init__(self) -> None:
+            super().__init__()
+            self.batch_norm = nn.BatchNorm1d(16)
+
+        def hidden(self, ids: Tensor) -> Tensor:
+            return self.batch_norm(super().hidden(ids).transpose(1, 2)).transpose(1, 2)
+
+    result = check_causal_independence(Normed())
+    assert result.reason == "causal_independence.only_in_train_mode"
+    assert "batch_norm" in result.causes[0]
+    assert "mask" not in result.next_step
 
 
 def test_context_of_one_token_is_skipped() -> None:
@@ -376,3 +507,22 @@ def test_model_that_never_repeats_itself_is_skipped() -> None:
 
     result = check_causal_independence(Counting())
     assert (result.status, result.reason) == (Status.SKIP, "causal_independence.not_repeatable")
+
+
+def test_an_overflow_that_the_larger_weights_cause_is_no_leak() -> None:
+    """A running mean weighted by exp(key): with keys below -745 it is 0 / 0, whatever follows."""
+
+    class Weighted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding, self.head = nn.Embedding(9, 4), nn.Linear(4, 9)
+            self.key = nn.Embedding(9, 1)
+            nn.init.constant_(self.key.weight, -80.0)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            weight = self.key(ids).exp()
+            mean = (weight * self.embedding(ids)).cumsum(1) / weight.cumsum(1)
+            return self.head(mean)
+
+    result = check_causal_independence(Weighted(), vocab_size=9)
+    assert (result.status, result.reason) == (Status.PASS, "causal_independence.ok")

@@ -374,3 +374,25 @@ def test_wrapper_prefix_is_explained() -> None:
     wrapped = {f"_orig_mod.{name}": tensor for name, tensor in sizes().items()}
     difference = compare_state_dicts(sizes(), wrapped)
     assert "the names differ by a wrapper's prefix only" in difference.sentences
+
+
+def test_columns_that_are_shut_with_minus_infinity_hide_no_difference_and_are_none() -> None:
+    """-inf minus -inf is no number, and the largest logit is no scale for the others."""
+
+    class Shut(TinyGPT):
+        def forward(self, ids: Tensor, targets: Tensor | None = None) -> Any:
+            logits = super().forward(ids)[0] * self.scale
+            return logits.masked_fill(torch.arange(logits.shape[-1]) >= 16, -torch.inf), None
+
+        scale = 1.0
+
+    def rescaled() -> nn.Module:
+        model = Shut()
+        model.scale = 1.01
+        return model
+
+    healthy = check_checkpoint(Shut(), save, loader(Shut), vocab_size=16)
+    assert reasons(healthy) == ("checkpoint.ok", Status.PASS)
+    assert healthy.numbers["logit_difference"] == 0
+    other = check_checkpoint(Shut(), save, loader(rescaled), vocab_size=16)
+    assert other.reason == "checkpoint.other_configuration"

@@ -340,3 +340,132 @@ def test_without_the_part_it_is_a_skip_and_the_model_stays_untouched() -> None:
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert all(module.training for module in model.modules())
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(("shifted", "reason"), [(False, "ok"), (True, "shifted_twice")])
+def test_a_loss_of_the_models_own_tells_which_token_it_scores(shifted: bool, reason: str) -> None:
+    """A model that shifts inside and is given shifted labels reports the token after the next."""
+
+    @torch.no_grad()
+    def evaluation(model: nn.Module, ids: Tensor) -> float:
+        losses, counts = [], []
+        for inputs, targets in windows(ids, 16):
+            labels = targets if shifted else inputs
+            losses.append(float(model(inputs, labels=labels).loss))
+            counts.append(labels[:, 1:].numel())
+        return token_mean(losses, counts)
+
+    result = check_evaluation(HFStyle(), evaluation, labels="same")
+    assert result.reason == f"evaluation.{reason}"
+
+
+def log_of_mean_perplexity(losses: Losses, counts: Counts) -> float:
+    return math.log(sum(map(math.exp, losses)) / len(losses))
+
+
+def test_an_exponential_inside_the_mean_is_named_though_the_value_is_in_nats() -> None:
+    """Batches of 5 rows differ, so that the mean of their perplexities is above exp(mean)."""
+    result = check_evaluation(TinyGPT(), build(log_of_mean_perplexity, rows=5))
+    assert (result.status, result.reason) == (Status.FAIL, "evaluation.exp_inside_mean")
+    assert "before averaging" in result.claim
+
+
+def padded(*, scored_pads: int, own_targets: bool) -> Evaluate:
+    """Return an evaluation whose last row is filled up with zeros, some of which are scored."""
+
+    @torch.no_grad()
+    def evaluation(model: nn.Module, ids: Tensor) -> float:
+        total, count = 0.0, 0
+        for inputs, targets in windows(ids, 16):
+            known = inputs.shape[1] - own_targets
+            row = functional.pad(inputs, (0, T - inputs.shape[1]))
+            wanted = torch.cat([row[:, 1:], row[:, :1] * 0], 1)
+            if not own_targets:
+                wanted = functional.pad(targets, (0, T - targets.shape[1]))
+            nats = functional.cross_entropy(
+                logits_of(model, row).flatten(0, 1), wanted.flatten(), reduction="none"
+            ).view(-1, T)[:, : known + (scored_pads if inputs.shape[1] < T else 0)]
+            total, count = total + float(nats.sum()), count + nats.numel()
+        return total / count
+
+    return evaluation
+
+
+@pytest.mark.parametrize("own_targets", [True, False])
+def test_one_pad_too_many_in_the_mask_is_named(own_targets: bool) -> None:
+    """The targets are the row's own next tokens, or were cut from the ids beside it."""
+    torch.manual_seed(0)
+    model = TinyGPT()
+    right = check_evaluation(model, padded(scored_pads=0, own_targets=own_targets))
+    assert right.reason == "evaluation.ok"
+    wrong = check_evaluation(model, padded(scored_pads=1, own_targets=own_targets))
+    assert (wrong.status, wrong.reason) == (Status.FAIL, "evaluation.padding_counted")
+    assert "off by one" in wrong.causes[0]
+
+
+def test_a_sum_made_of_means_with_another_length_is_named() -> None:
+    """T - 1 of T tokens are scored, and each mean counts T times: the value is T / (T - 1)."""
+
+    @torch.no_grad()
+    def evaluation(model: nn.Module, ids: Tensor) -> float:
+        rows = ids[: len(ids) // T * T].view(-1, T)
+        logits = logits_of(model, rows)[:, :-1]
+        mean = functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
+        return float(mean) * T / (T - 1)
+
+    result = check_evaluation(TinyGPT(), evaluation)
+    assert (result.status, result.reason) == (Status.FAIL, "evaluation.length_off_by_one")
+
+
+def test_an_evaluation_that_calls_train_says_so_and_is_a_warning_without_dropout() -> None:
+    def trains(model: nn.Module, ids: Tensor) -> float:
+        model.train()
+        value = build(eval_mode=False, restore=False)(model, ids)
+        model.eval()
+        return value
+
+    result = check_evaluation(Dropping(0.3), trains)
+    assert (result.status, result.reason) == (Status.FAIL, "evaluation.train_mode")
+    assert "model.train() is called" in result.causes[0]
+    assert "another seed" in result.measured
+
+
+class Constant(nn.Module):
+    """Logits that no weight makes equal: a fixed table stands behind them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.vocab_size = 11
+        self.scale = nn.Parameter(torch.ones(1))
+        self.register_buffer("table", torch.randn(11, 11))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Return logits (B, T, V)."""
+        return self.get_buffer("table")[ids] + self.scale
+
+
+def test_what_could_not_be_recomputed_is_not_said_to_be_right() -> None:
+    """The model is never called, and zero weights do not make its logits equal."""
+
+    def evaluation(model: nn.Module, ids: Tensor) -> float:
+        with torch.no_grad():
+            logits = model.forward(ids[None, :-1])[0]  # past the hooks that __call__ runs
+        return float(functional.cross_entropy(logits, ids[1:]))
+
+    result = check_evaluation(Constant(), evaluation)
+    assert (result.status, result.reason) == (Status.WARN, "evaluation.not_recomputed")
+
+
+def test_a_value_that_is_kept_from_the_first_call_is_told() -> None:
+    """The model is run in every call, and its answer to other ids is thrown away."""
+    kept: list[float] = []
+
+    def cached(model: nn.Module, ids: Tensor) -> float:
+        kept.append(evaluate(model, ids))  # type: ignore[arg-type]
+        return kept[0]
+
+    torch.manual_seed(0)
+    model = MiniGPT(MiniGPTConfig.debug(19))
+    result = check_evaluation(model, cached)
+    assert (result.status, result.reason) == (Status.FAIL, "evaluation.ignores_ids")
+    assert "whatever ids" in result.claim

@@ -387,3 +387,23 @@ def test_ids_older_than_their_text_warn_where_no_card_decides(tmp_path: Path) ->
     assert "older than corpus.txt" in result.claim
     os.utime(files[0], (1_000_030, 1_000_030))
     assert check_files(files).status is Status.PASS
+
+
+@pytest.mark.parametrize(
+    ("how", "status", "reason"),
+    [
+        ({"encoding": "latin-1"}, Status.WARN, "files.not_utf8"),
+        ({"encoding": "utf-8", "errors": "ignore"}, Status.FAIL, "files.text_lost"),
+        ({"encoding": "utf-8", "errors": "replace"}, Status.FAIL, "files.text_lost"),
+    ],
+    ids=["as it is", "ignore", "replace"],
+)
+def test_a_latin_1_file_is_judged_by_how_it_was_read(
+    tmp_path: Path, how: dict[str, str], status: Status, reason: str
+) -> None:
+    """Read as what it is, nothing is lost; read as UTF-8, its accents are gone or marked."""
+    path = tmp_path / "corpus.txt"
+    path.write_bytes("un caf\u00e9 pr\u00e8s d'ici\n".encode("latin-1") * 40)
+    text = path.read_text(**how)
+    result = check_files(path, text=text)
+    assert (result.status, result.reason) == (status, reason)

@@ -15,6 +15,7 @@ from diagnostics import Pipeline, Status, check_generation, diagnose
 from minigpt import MiniGPT, MiniGPTConfig
 from minigpt.generate import generate as minigpt_generate
 from minigpt.model import KeyValueCache
+from tests.diagnostics.architectures import StateSpace, alibi_mix
 from tests.diagnostics.tiny import (
     Bigram,
     Convolution,
@@ -200,6 +201,60 @@ def test_a_shorter_window_beyond_the_block_is_a_warning(length: int) -> None:
     assert f"about {length} of 12" in result.claim
 
 
+def unlimited() -> list[nn.Module]:
+    """Return models that take a text of any length, and say so by saying nothing."""
+    torch.manual_seed(0)
+    alibi = TinyGPT(mix=alibi_mix, positions=False)
+    del alibi.config
+    return [Recurrent(), StateSpace(), alibi]
+
+
+@pytest.mark.parametrize("block", [None, BLOCK])
+@pytest.mark.parametrize("model", unlimited(), ids=lambda model: type(model).__name__)
+def test_any_crop_is_a_warning_where_nothing_in_the_model_sets_a_limit(
+    model: nn.Module, block: int | None
+) -> None:
+    """Its user may mean it; a block that the pipeline says is the length of training rows."""
+    crop = build(context=lambda ids, T0: ids[:, -4:])
+    result = check_generation(model, crop, block_size=block)
+    assert (result.status, result.reason) == (Status.WARN, "generation.shorter_context")
+    assert result.numbers["length"] >= 4  # the longest window that gives this text
+    assert f"at most the last {result.numbers['length']} tokens" in result.claim
+
+
+def test_a_crop_longer_than_the_texts_stays_unseen_without_a_limit() -> None:
+    crop = build(context=lambda ids, T0: ids[:, -48:])
+    assert check_generation(unlimited()[1], crop).reason == "generation.ok"
+
+
+def test_the_first_tokens_in_place_of_the_last_are_a_fault_without_a_limit_too() -> None:
+    result = check_generation(unlimited()[2], build(context=lambda ids, T0: ids[:, :8]))
+    assert (result.status, result.reason) == (Status.FAIL, "generation.keeps_first_block")
+    assert result.numbers["length"] >= 8  # the longest beginning that gives this text
+    assert f"no more than the first {result.numbers['length']} tokens" in result.claim
+
+
+def test_a_crop_to_another_number_is_a_fault_where_the_model_says_its_block() -> None:
+    """All texts are cropped to 4 of 12, those below the block too."""
+    result = check_generation(TinyGPT(), build(context=lambda ids, T0: ids[:, -4:]))
+    assert (result.status, result.reason) == (Status.FAIL, "generation.context_too_short")
+    assert "only the last 4 tokens" in result.claim
+
+
+def test_later_tokens_are_not_blamed_on_a_cache_where_every_call_reads_the_whole_text() -> None:
+    """The second new token is the third best one; the loop has no cache."""
+
+    @torch.no_grad()
+    def generate(model: nn.Module, ids: Tensor, n: int) -> Tensor:
+        for number in range(n):
+            last = logits_of(model, ids[:, -BLOCK:])[:, -1]
+            ids = torch.cat([ids, last.topk(3).indices[:, 2:] if number % 3 == 1 else best(
+                last, ids)], 1)  # fmt: skip
+        return ids
+
+    assert check_generation(TinyGPT(), generate).reason == "generation.wrong_token"
+
+
 def test_texts_beyond_the_block_of_a_model_that_takes_them_are_a_warning() -> None:
     result = check_generation(Rotary(), build(context=lambda ids, T0: ids))
     assert (result.status, result.reason) == (Status.WARN, "generation.past_block")
@@ -382,3 +437,119 @@ def test_without_the_part_it_is_a_skip_and_the_model_stays_untouched() -> None:
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert all(module.training for module in model.modules())
     assert torch.equal(state, torch.get_rng_state())
+
+
+def test_ids_that_a_fresh_model_cannot_know_to_be_padding_are_a_warning() -> None:
+    """Fresh weights choose them; training keeps them down, so that it says nothing of generate."""
+    torch.manual_seed(0)
+    model = Padded()
+    with torch.no_grad():
+        model.head.weight[30] = 9.0
+    result = check_generation(model, build(), vocab_size=23, block_size=BLOCK, fresh=True)
+    assert (result.status, result.reason) == (Status.WARN, "generation.padding_chosen")
+
+
+def ending_at(
+    stop: int,
+    *,
+    any_row: bool = False,
+    freeze: bool = True,
+    kept: bool = True,
+    first_only: bool = False,
+) -> Generate:
+    """Return a loop over rows that ends a row at `stop`, and a habit of which a test changes."""
+
+    @torch.no_grad()
+    def generate(model: nn.Module, ids: Tensor, n: int) -> Tensor:
+        finished = torch.zeros(len(ids), dtype=torch.bool)
+        for _ in range(n):
+            new = logits_of(model, ids[:, -BLOCK:])[:, -1].argmax(-1)
+            if freeze:
+                new = torch.where(finished, 0, new)
+            finished |= new == stop
+            if not kept and len(ids) == 1 and bool(finished):
+                break
+            ids = torch.cat([ids, new[:, None]], 1)
+            if bool(
+                finished[:1].all() if first_only else finished.any() if any_row else finished.all()
+            ):
+                break
+        return ids
+
+    return generate
+
+
+@pytest.mark.parametrize("stop", [1, 7, 18])
+@pytest.mark.parametrize("kept", [True, False])
+def test_rows_that_end_each_for_itself_are_healthy(stop: int, kept: bool) -> None:
+    """The stop id is kept in the text or left out; the other row goes on."""
+    torch.manual_seed(1)
+    result = check_generation(TinyGPT(), ending_at(stop, kept=kept), pad_id=0)
+    assert result.reason in ("generation.ok", "generation.stops_early")
+    if stop == 18:  # this model says 18 often
+        assert f"each {'with' if kept else 'before'} token 18" in result.claim
+
+
+def test_a_loop_that_looks_at_the_first_row_alone_is_meant_for_one_row() -> None:
+    """No more was promised."""
+    torch.manual_seed(1)
+    for freeze in (True, False):
+        generate = ending_at(7, first_only=True, freeze=freeze)
+        result = check_generation(TinyGPT(), generate, pad_id=0)
+        assert result.reason in ("generation.ok", "generation.stops_early")
+
+
+def test_a_row_that_ends_must_not_cut_the_others() -> None:
+    torch.manual_seed(1)
+    result = check_generation(TinyGPT(), ending_at(7, any_row=True), pad_id=0)
+    assert (result.status, result.reason) == (Status.FAIL, "generation.rows_cut")
+    assert "2 of 4 new tokens in a row without token 7" in result.measured
+
+
+def test_a_row_that_goes_on_after_its_end_is_a_warning() -> None:
+    torch.manual_seed(1)
+    result = check_generation(TinyGPT(), ending_at(1, freeze=False), pad_id=0)
+    assert (result.status, result.reason) == (Status.WARN, "generation.ended_row_goes_on")
+
+
+def test_a_cache_in_half_precision_is_a_warning_and_a_wrong_one_stays_a_fault() -> None:
+    """Where two logits lie close together, rounding decides between them."""
+
+    def rounded(cache: KeyValueCache) -> None:
+        cache.keys, cache.values = cache.keys.half().float(), cache.values.bfloat16().float()
+
+    reasons = set()
+    for seed in range(3):
+        torch.manual_seed(seed)
+        result = check_generation(MiniGPT(MiniGPTConfig.debug(65)), cached(empty, rounded))
+        reasons.add((result.status, result.reason))
+    assert reasons <= {
+        (Status.PASS, "generation.ok"),
+        (Status.WARN, "generation.low_precision"),
+    }
+
+
+def close_second(last: Tensor, ids: Tensor) -> Tensor:
+    """Take the second best token where it is nearly as good."""
+    two = last.topk(2)
+    close = two.values[:, :1] - two.values[:, 1:] <= 0.02 * last.abs().max()
+    return torch.where(close, two.indices[:, 1:], two.indices[:, :1])
+
+
+def test_tokens_that_differ_only_where_logits_are_close_are_a_warning() -> None:
+    reasons = set()
+    for seed in range(4):
+        torch.manual_seed(seed)
+        result = check_generation(TinyGPT(), build(choose=close_second))
+        reasons.add((result.status, result.reason))
+    assert (Status.WARN, "generation.low_precision") in reasons
+    assert all(status is not Status.FAIL for status, _ in reasons)
+
+
+def test_a_window_of_one_token_more_than_the_block_is_a_fault() -> None:
+    """The model takes it; a whole text that is fed uncropped is another thing, and a warning."""
+    torch.manual_seed(1)
+    model = Rotary()
+    result = check_generation(model, build(context=lambda ids, T0: ids[:, -BLOCK - 1 :]))
+    assert (result.status, result.reason) == (Status.FAIL, "generation.longer_context")
+    assert "13 tokens" in result.claim

@@ -162,6 +162,39 @@ def test_unused_parameter_is_missing_and_the_loss_does_not_move() -> None:
     assert "the loss does not move with it either" in result.causes[0]
 
 
+def test_two_zero_factors_never_wake() -> None:
+    """One zero factor of an adapter is its design; noise on both would hide that both are zero."""
+    model = _Adapted()
+    assert check_gradients(model).reason == "gradients.frozen"
+    nn.init.zeros_(model.down)
+    result = check_gradients(model)
+    assert (result.status, result.reason) == (Status.FAIL, "gradients.stuck_at_zero")
+    assert result.numbers["stuck"] == ["down", "up"]
+
+
+def test_zero_gates_and_zero_heads_wake_what_is_behind_them() -> None:
+    """The head gets a gradient, then the gate behind it, then the layers behind the gate."""
+
+    class Gated(TinyGPT):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gate = nn.Parameter(torch.zeros(16))
+            self.branch = nn.Linear(16, 16)
+            nn.init.zeros_(self.head.weight)
+
+        def hidden(self, ids: Tensor) -> Tensor:
+            x = super().hidden(ids)
+            return x + self.gate * self.branch(x)
+
+    model = Gated()
+    assert check_gradients(model).reason == "gradients.ok"
+    nn.init.zeros_(model.branch.weight)
+    nn.init.zeros_(model.branch.bias)
+    stuck = check_gradients(model)
+    assert stuck.reason == "gradients.stuck_at_zero"
+    assert stuck.numbers["stuck"] == ["branch.bias", "branch.weight", "gate"]
+
+
 def test_zero_everywhere_is_told_from_missing() -> None:
     """Multiplied by 0: in the graph, and without any effect."""
 
@@ -456,3 +489,19 @@ def test_model_comes_back_untouched() -> None:
     assert not model.training
     assert all(parameter.grad is None for parameter in model.parameters())
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_straight_through_rounding_with_a_scale_of_its_own_warns() -> None:
+    """Ternary weights times their mean size: the loss moves a little, so that no slope is 0."""
+
+    class Ternary(TinyGPT):
+        def forward(self, ids: Tensor, targets: Tensor | None = None) -> Any:
+            weight = self.head.weight
+            scale = weight.abs().mean()
+            rounded = weight + ((weight / scale).round().clamp(-1, 1) * scale - weight).detach()
+            logits = self.hidden(ids) @ rounded.T
+            return logits, None if targets is None else self.loss_of(logits, targets)
+
+    result = check_gradients(Ternary())
+    assert (result.status, result.reason) == (Status.WARN, "gradients.straight_through")
+    assert set(result.numbers["wrong"]) == {"head.weight"}

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from diagnostics import Pipeline, Status, check_initial_loss, diagnose
-from diagnostics._init_weights import find_identical_layers, find_patterns
+from diagnostics._init_weights import find_identical_layers, find_one_memory, find_patterns
 from diagnostics._probe import Probe
 from diagnostics.initial_loss import measure_baselines, measure_start
 from tests.diagnostics.tiny import (
@@ -222,7 +222,8 @@ def test_shared_layers_and_equal_norms_are_not_clones() -> None:
     assert find_identical_layers(model) == []
     for block in TinyGPT(65, L=3).blocks:
         nn.init.eye_(block.attention.output.weight)
-    assert check_initial_loss(model, fresh=True).reason == "initial_loss.ok"
+    result = check_initial_loss(model, fresh=True)
+    assert (result.status, result.reason) == (Status.WARN, "initial_loss.layers_share_weights")
 
 
 @pytest.mark.parametrize(
@@ -242,6 +243,92 @@ def test_patterned_weights_fail(fill: Callable[[Tensor], Tensor]) -> None:
     result = check_initial_loss(model, fresh=True)
     assert (result.status, result.reason) == (Status.FAIL, "initial_loss.patterned_weights")
     assert result.numbers["patterned"] == ["blocks.1.mlp.0.weight"]
+
+
+def _declared(*, std: float = 0.02, tied: bool = False, **settings: Any) -> TinyGPT:
+    """A GPT with numbers enough for a spread, and a configuration that says something."""
+    model = TinyGPT(C=32, block=32, std=std, tied=tied)
+    for name, value in settings.items():
+        setattr(model.config, name, value)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("settings", "std", "reason"),
+    [
+        ({"initializer_range": 0.02}, 0.02, "ok"),
+        ({"initializer_range": 0.02}, 0.02**2, "std_and_variance"),
+        ({"initializer_range": 0.02}, 0.02**0.5, "std_and_variance"),
+        ({"init_variance": 0.0004}, 0.02, "ok"),
+        ({"init_variance": 0.0004}, 0.0004, "std_and_variance"),
+        ({"initializer_range": 0.02}, 0.05, "ok"),  # a declaration that nothing uses
+        ({}, 0.0004, "ok"),
+    ],
+)
+def test_variance_and_standard_deviation_change_places(
+    settings: dict[str, Any], std: float, reason: str
+) -> None:
+    result = check_initial_loss(_declared(std=std, **settings), fresh=True)
+    assert result.reason == f"initial_loss.{reason}"
+
+
+def test_a_start_of_torch_that_lies_near_the_root_of_an_unused_setting_passes() -> None:
+    """Rows of 16 numbers start at 0.144, near the root of 0.02; the tables do not."""
+    model = TinyGPT(V=64, C=16, block=32)
+    model.config.initializer_range = 0.02
+    assert check_initial_loss(model, fresh=True).reason == "initial_loss.ok"
+
+
+def test_a_declared_tie_is_compared_with_the_tensors() -> None:
+    missing = check_initial_loss(_declared(tie_word_embeddings=True), fresh=True)
+    assert (missing.status, missing.reason) == (Status.FAIL, "initial_loss.not_tied")
+    assert "head" in missing.claim
+    assert "tokens" in missing.claim
+    there = check_initial_loss(_declared(tie_word_embeddings=True, tied=True), fresh=True)
+    assert there.reason == "initial_loss.ok"
+    apart = check_initial_loss(_declared(tie_word_embeddings=False), fresh=True)
+    assert apart.reason == "initial_loss.ok"
+    only_there = check_initial_loss(_declared(tie_word_embeddings=False, tied=True), fresh=True)
+    assert (only_there.status, only_there.reason) == (Status.WARN, "initial_loss.tied")
+
+
+def test_a_head_that_is_a_copy_of_the_embedding_warns() -> None:
+    """Equal numbers in two tensors were tied once; two tensors of zeros were not."""
+    model = _declared(tied=True)
+    model.head.weight = nn.Parameter(model.head.weight.detach().clone())
+    result = check_initial_loss(model, fresh=True)
+    assert (result.status, result.reason) == (Status.WARN, "initial_loss.equal_not_tied")
+    assert "head" in result.claim
+    for weight in (model.head.weight, model.tokens.weight):
+        nn.init.zeros_(weight)
+    assert check_initial_loss(model, fresh=True).reason == "initial_loss.ok"
+
+
+def test_a_tie_of_the_numbers_alone_warns() -> None:
+    """Values are shared, gradients are not; parts of one buffer, as in a GRU, do not overlap."""
+    view = _declared(tie_word_embeddings=True)
+    view.head.weight.data = view.tokens.weight.data
+    result = check_initial_loss(view, fresh=True)
+    assert (result.status, result.reason) == (Status.WARN, "initial_loss.one_memory")
+    buffer = torch.randn(2, 3, 4)
+    parts = nn.ParameterList(nn.Parameter(part) for part in buffer)
+    assert find_one_memory(parts) == []
+    assert find_one_memory(nn.ParameterList([*parts, nn.Parameter(buffer[1])])) == [("1", "2")]
+
+
+def test_one_layer_in_every_place_warns() -> None:
+    """ALBERT does so on purpose; a layer that is called in a loop has one name only."""
+    model = TinyGPT(std=0.02)
+    model.blocks = nn.ModuleList([model.blocks[0]] * 3)
+    result = check_initial_loss(model, fresh=True)
+    assert (result.status, result.reason) == (Status.WARN, "initial_loss.layers_share_weights")
+    assert "blocks.1" in result.claim
+
+    one_norm = TinyGPT(std=0.02)
+    one_norm.blocks[1].norm1 = one_norm.blocks[0].norm1
+    assert check_initial_loss(one_norm, fresh=True).reason == "initial_loss.layers_share_weights"
+    looped = TinyGPT(std=0.02, L=1)
+    assert check_initial_loss(looped, fresh=True).reason == "initial_loss.ok"
 
 
 def test_zero_identity_and_orthogonal_are_no_pattern() -> None:

@@ -118,6 +118,24 @@ WRONG: dict[str, tuple[LossOf, str]] = {
     "no targets": (lambda z, y: z.logsumexp(-1).mean(), "ignores_targets"),
     "item": (lambda z, y: torch.tensor(_ce(z, y).item()), "detached"),
     "half detached": (lambda z, y: (_ce(z, y) + _ce(z, y).detach()) / 2, "wrong_gradient"),
+    "over time": (
+        lambda z, y: functional.nll_loss(z.log_softmax(1).flatten(0, 1), y.flatten()),
+        "softmax_over_another_axis",
+    ),
+    "over rows": (
+        lambda z, y: functional.nll_loss(z.log_softmax(0).flatten(0, 1), y.flatten()),
+        "softmax_over_another_axis",
+    ),
+    "over time and again": (lambda z, y: _ce(z.log_softmax(1), y), "softmax_over_another_axis"),
+    "over positions": (
+        lambda z, y: functional.nll_loss(z.flatten(0, 1).log_softmax(0), y.flatten()),
+        "softmax_over_another_axis",
+    ),
+    "viewed": (
+        lambda z, y: functional.cross_entropy(z.reshape(len(z), z.shape[2], -1), y),
+        "flattened_in_another_order",
+    ),
+    "mean over V": (lambda z, y: _ce(z, y) / z.shape[-1], "averaged_over_vocabulary"),
     "every other row": (lambda z, y: _ce(z[::2], y[::2]), "targets_dropped"),
     "power": (lambda z, y: _ce(z, y) ** 1.1, "mismatch"),
 }
@@ -397,3 +415,171 @@ def test_model_and_batch_come_back_untouched() -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
     assert torch.equal(targets, kept)
     assert torch.equal(torch.get_rng_state(), state)
+
+
+class _TwoBranches(TinyGPT):
+    """One formula in eval mode, another one in train mode."""
+
+    def __init__(self, training_loss: LossOf) -> None:
+        super().__init__()
+        self.training_loss = training_loss
+
+    def forward(self, ids: Tensor, targets: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        logits, loss = super().forward(ids, targets)
+        if targets is None or not self.training:
+            return logits, loss
+        return logits, self.training_loss(logits, targets)
+
+
+@pytest.mark.parametrize(
+    ("training_loss", "reason"),
+    [
+        (lambda z, y: _ce(z, y.clamp(min=0)), "ignored_counted"),
+        (lambda z, y: _nll(z, y).mean(), "denominator_counts_ignored"),
+        (lambda z, y: _ce(z.softmax(-1), y), "double_softmax"),
+        (lambda z, y: _ce(z[:, :-1], y[:, 1:]), "shifted_twice"),
+    ],
+)
+def test_a_branch_for_training_is_read_too(training_loss: LossOf, reason: str) -> None:
+    inputs, targets = random_pair(19)
+    targets[:, 8:] = -100
+    result = check_loss(_TwoBranches(training_loss), inputs, targets)
+    assert (result.status, result.reason) == (Status.FAIL, f"loss.{reason}")
+    assert result.claim.startswith("in train mode")
+
+
+@pytest.mark.parametrize(
+    "training_loss",
+    [
+        lambda z, y: _ce(z, y, label_smoothing=0.1),
+        lambda z, y: _ce(z, y) + 1e-3 * z.logsumexp(-1).square().mean(),
+        lambda z, y: _ce(z, y) + 0.3 * z.std(),  # a term of the author's own
+        lambda z, y: _ce(functional.dropout(z, 0.1), y),
+    ],
+)
+def test_what_acts_in_training_only_on_purpose_passes(training_loss: LossOf) -> None:
+    """Smoothing and further terms belong to the objective, and not to what eval reports."""
+    inputs, targets = random_pair(19)
+    targets[:, 8:] = -100
+    assert check_loss(_TwoBranches(training_loss), inputs, targets).reason == "loss.ok"
+
+
+END, MARK = 18, 17  # ids that the rows below do not hold otherwise
+
+
+class _Ending:
+    """A tokenizer that knows how a text ends."""
+
+    eos_token_id = END
+    vocab_size = 19
+
+
+def _ended(*, masked: bool, own_pad: bool = False) -> dict[str, Tensor]:
+    """Five texts of 4 to 8 tokens and their end, padded to 10; labels as the model shifts them."""
+    ids = torch.full((5, 10), 0 if own_pad else END)
+    mask = torch.zeros_like(ids)
+    for row in range(5):
+        ids[row, : 4 + row] = torch.randint(1, MARK, (4 + row,))
+        ids[row, 4 + row] = END
+        mask[row, : 5 + row] = 1
+    labels = ids.masked_fill(mask == 0, -100)
+    return {
+        "input_ids": ids,
+        "labels": labels.masked_fill(ids == END, -100) if masked else labels,
+        "attention_mask": mask,
+    }
+
+
+def test_an_end_that_is_never_scored_is_named() -> None:
+    """Pad = end and masked by value; with the mask left out, a run of pads may have no end."""
+
+    def check(batch: Any, **parts: Any) -> Any:
+        return check_loss(HFStyle(), batch=batch, labels="same", **parts)
+
+    fault = check(_ended(masked=True), pad_id=END)
+    assert (fault.status, fault.reason) == (Status.FAIL, "loss.end_never_scored")
+    assert fault.numbers["ends"] == 5
+    assert check(_ended(masked=False), pad_id=END).reason == "loss.ok"
+    own_pad = check(_ended(masked=True, own_pad=True), pad_id=0, tokenizer=_Ending())
+    assert (own_pad.status, own_pad.reason) == (Status.FAIL, "loss.end_never_scored")
+    unknown = check(_ended(masked=True, own_pad=True), pad_id=0)  # no tokenizer says what it is
+    assert (unknown.status, unknown.reason) == (Status.WARN, "loss.last_tokens_not_scored")
+
+    unsure = _ended(masked=True)
+    pair = (unsure["input_ids"], unsure["labels"])
+    doubtful = check(pair, pad_id=END, tokenizer=_Ending())
+    assert (doubtful.status, doubtful.reason) == (Status.WARN, "loss.end_never_scored")
+    assert check(pair, pad_id=END).reason == "loss.ok"
+
+
+def _answers(*, late: int, marked: bool = True) -> tuple[Tensor, Tensor]:
+    """Six rows: four tokens of prompt, a marker, five of answer that begin differently."""
+    rows = torch.randint(0, MARK, (6, 10))
+    rows[:, 5] = torch.arange(6)
+    if marked:
+        rows[:, 4] = MARK
+    targets = rows.clone()
+    targets[:, : 5 + late] = -100
+    return rows[:, :-1].contiguous(), targets[:, 1:].contiguous()
+
+
+def test_answers_that_start_one_token_late_warn() -> None:
+    """The marker stands one place before the last token that is ignored, in every row."""
+    late = check_loss(TinyGPT(), *_answers(late=1))
+    assert (late.status, late.reason) == (Status.WARN, "loss.answer_starts_late")
+    assert check_loss(TinyGPT(), *_answers(late=0)).reason == "loss.ok"
+    assert check_loss(TinyGPT(), *_answers(late=0, marked=False)).reason == "loss.ok"
+    assert check_loss(TinyGPT(), *_answers(late=1, marked=False)).reason == "loss.ok"
+
+
+def test_last_tokens_that_are_read_and_never_scored_warn() -> None:
+    """An inverted mask scores the prompts; pads at the end are not read, and pass."""
+    inputs, targets = _answers(late=0)
+    inverted = torch.full_like(targets, -100)
+    inverted[:, :3] = inputs[:, 1:4]
+    result = check_loss(TinyGPT(), inputs, inverted, pad_id=18)
+    assert (result.status, result.reason) == (Status.WARN, "loss.last_tokens_not_scored")
+    assert result.numbers["lost"] == [5] * 6
+    assert check_loss(TinyGPT(), inputs, inverted).reason == "loss.ok"  # they may be pads
+    inputs[:, 6:], targets[:, 5:] = 18, -100
+    assert check_loss(TinyGPT(), inputs, targets, pad_id=18).reason == "loss.ok"
+
+
+def test_a_token_that_is_masked_by_its_value_is_named() -> None:
+    """Marks that fall on any token are no such thing, nor is a pad that was declared."""
+    inputs, targets = random_pair(19, B=8, T=12)
+    inputs[:, 1::4], targets[:, ::4] = 7, 7
+    by_value = targets.masked_fill(targets == 7, -100)
+    result = check_loss(TinyGPT(), inputs, by_value)
+    assert (result.status, result.reason) == (Status.FAIL, "loss.token_never_scored")
+    assert result.numbers["tokens"] == [7]
+    assert check_loss(TinyGPT(), inputs, by_value, pad_id=7).reason == "loss.ok"
+    anywhere = targets.masked_fill(torch.rand(targets.shape) < 0.5, -100)
+    assert check_loss(TinyGPT(), inputs, anywhere).reason == "loss.ok"
+
+
+def test_rows_without_a_scored_target_warn() -> None:
+    inputs, targets = _answers(late=0)
+    targets[2] = -100
+    result = check_loss(TinyGPT(), inputs, targets)
+    assert (result.status, result.reason) == (Status.WARN, "loss.rows_not_scored")
+    assert result.numbers["rows"] == [2]
+
+
+def test_a_gradient_of_nothing_is_told() -> None:
+    """The number is right; what keeps the graph alive is multiplied by 0."""
+    model = TinyGPT(loss_of=lambda z, y: torch.tensor(_ce(z, y).item()) + 0 * z.sum())
+    result = check_loss(model)
+    assert (result.status, result.reason) == (Status.FAIL, "loss.wrong_gradient")
+    assert "is 0" in result.claim
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_loss_in_16_bits_is_named(dtype: torch.dtype) -> None:
+    """Logits of 32 bits, cross-entropy of 16: not a loss that ignores its targets, or overflows."""
+
+    def narrow(logits: Tensor, targets: Tensor) -> Tensor:
+        return functional.cross_entropy(logits.flatten(0, 1).to(dtype), targets.flatten()).float()
+
+    result = check_loss(TinyGPT(loss_of=narrow))
+    assert (result.reason, result.status) == ("loss.low_precision", Status.FAIL), str(result)

@@ -137,6 +137,13 @@ def test_hand_written_noise_in_eval_names_the_module_and_no_dropout() -> None:
     assert "noise (Noise)" in result.where
 
 
+def test_a_layer_that_is_built_inside_forward_is_the_cause_of_random_logits() -> None:
+    result = check_modes(Core(lambda m, x: x + nn.Linear(x.shape[-1], x.shape[-1])(x)))
+    assert result.reason == "modes.eval_random"
+    assert "a layer (Linear) is built inside forward" in result.causes[0]
+    assert "__init__" in result.next_step
+
+
 def keep_last(model: nn.Module, x: Tensor) -> Tensor:
     """Add the mean of the last call."""
     last = model.memory.get("mean", 0.0)

@@ -354,6 +354,69 @@ def outside(model: nn.Module) -> Iterable[nn.Parameter]:
     return (p for name, p in model.named_parameters() if not name.startswith("blocks"))
 
 
+def grouped(*no_decay: str) -> Callable[[nn.Module], Optimizer]:
+    """AdamW with decay for all parameters but those whose name holds one of these words."""
+
+    def make(model: nn.Module) -> Optimizer:
+        named = list(model.named_parameters())
+        kept = [p for n, p in named if not any(word in n for word in no_decay)]
+        left = [p for n, p in named if any(word in n for word in no_decay)]
+        groups = [{"params": kept, "weight_decay": 0.1}, {"params": left, "weight_decay": 0.0}]
+        return AdamW(groups, lr=1e-3)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("no_decay", "reason", "status"),
+    [
+        (("LayerNorm.weight",), "no_decay_group_empty", Status.FAIL),
+        (("final_norm", "bias"), "decay_uneven", Status.FAIL),
+        (("LayerNorm.weight", "bias"), "gains_decay", Status.WARN),
+        (("norm", "bias"), "ok", Status.PASS),
+        (("norm", "bias", "embedding"), "ok", Status.PASS),
+        (("norm",), "ok", Status.PASS),  # biases of linear layers decay, as some recipes have it
+    ],
+)
+def test_names_to_leave_out_of_the_decay(
+    no_decay: tuple[str, ...], reason: str, status: Status
+) -> None:
+    """A list of names that matches nothing, or some of a kind, shows in what decays."""
+    result = check(grouped(*no_decay))
+    assert (result.reason, result.status) == (f"optimizer.{reason}", status), str(result)
+
+
+def test_decay_on_vectors_alone_is_named() -> None:
+    """The two groups are exchanged: 18 vectors of the debug model decay, and no matrix."""
+
+    def make(model: nn.Module) -> Optimizer:
+        groups: list[dict[str, Any]] = [
+            {"params": [p for p in model.parameters() if p.ndim >= 2], "weight_decay": 0.0},
+            {"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.1},
+        ]
+        return AdamW(groups, lr=1e-3)
+
+    result = check(make)
+    assert (result.reason, result.status) == ("optimizer.decay_swapped", Status.FAIL)
+    assert result.measured == "18 vectors decay, 0 of 11 matrices"
+
+
+def test_which_vectors_decay_is_a_choice() -> None:
+    """All decay, none decays by shape, or only new layers do on top of old ones: all healthy."""
+
+    def new_head(model: nn.Module) -> Optimizer:
+        named = dict(model.named_parameters())
+        new = [p for n, p in named.items() if n.startswith(("head", "final_norm"))]
+        rest = [p for n, p in named.items() if not n.startswith(("head", "final_norm"))]
+        groups: list[dict[str, Any]] = [{"params": new}, {"params": rest, "weight_decay": 0.0}]
+        return AdamW(groups, lr=1e-3)
+
+    for make in (adamw(weight_decay=0.1), new_head, adamw(weight_decay=0.0)):
+        assert check(make).reason == "optimizer.ok"
+    result = check(lambda m: reference_optimizer(m, learning_rate=1e-3))
+    assert "decay on 11 matrices and 0 vectors" in result.measured
+
+
 def test_bfloat16_gains_are_a_warning_and_lost_updates_a_failure() -> None:
     """At 1.0 a bfloat16 step is 2 ** -8: gains stand still at 1e-3; at 1e-5 nearly all does."""
     result = check(adamw(lr=1e-3), debug().bfloat16())

@@ -6,11 +6,11 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from diagnostics import CheckResult, Status, check_padding
 from diagnostics._probe import MissingPartError
-from tests.diagnostics.tiny import HFStyle, TinyGPT
+from tests.diagnostics.tiny import HFStyle, TinyGPT, cross_entropy
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +40,7 @@ class _Masked(TinyGPT):
             return (q @ k.transpose(2, 3) / math.sqrt(q.shape[3]) + bias).softmax(-1) @ v
 
         for block in self.blocks:
-            block.attention.mix = mix  # type: ignore[union-attr, assignment]
+            block.attention.mix = mix  # type: ignore[union-attr]
             x = block(x)
         return self.head(self.norm(x))
 
@@ -158,3 +158,49 @@ def test_a_mask_of_another_shape_is_not_judged() -> None:
 def test_without_pad_and_mask_nothing_can_be_asked() -> None:
     with pytest.raises(MissingPartError, match="needs pad_id"):
         check_padding(TinyGPT())
+
+
+def _left_padded(*, with_mask: bool) -> dict[str, Tensor]:
+    """Three rows of eight, of which two begin with pads (id 0)."""
+    ids = torch.randint(1, 19, (3, 8))
+    mask = torch.ones_like(ids)
+    mask[0, :3], mask[2, :5] = 0, 0
+    batch = {"input_ids": ids * mask, "labels": ids}
+    return batch | ({"attention_mask": mask} if with_mask else {})
+
+
+def _without_mask(model: nn.Module, ids: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    logits = model(ids)
+    return logits, cross_entropy(logits, targets)
+
+
+def _with_mask(model: nn.Module, ids: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    logits = model(ids, attention_mask=(ids != 0).long())
+    return logits, cross_entropy(logits, targets)
+
+
+def test_a_mask_that_the_call_drops_fails_where_the_batch_is_padded_on_the_left() -> None:
+    batch = _left_padded(with_mask=True)
+    result = check_padding(_Masked(), batch=batch, forward=_without_mask)
+    assert (result.status, result.reason) == (Status.FAIL, "padding.mask_not_passed")
+    assert result.claim.startswith("2 of 3 rows of the batch begin with pads")
+    fine = check_padding(_Masked(), batch=batch, forward=_with_mask, pad_id=0)
+    assert (fine.status, fine.reason) == (Status.PASS, "padding.ok")
+
+
+def test_left_pads_without_a_mask_are_a_warning_and_the_model_may_take_one() -> None:
+    """A batch of ids alone: whether pads are meant to be read, nobody can tell."""
+    batch = _left_padded(with_mask=False)
+    for parts in ({"forward": _without_mask}, {}):
+        result = check_padding(_Masked(), batch=batch, pad_id=0, **parts)  # type: ignore[arg-type]
+        assert (result.status, result.reason) == (Status.WARN, "padding.left_without_mask")
+
+
+def test_a_mask_that_goes_with_the_batch_is_used() -> None:
+    assert check_padding(_Masked(), batch=_left_padded(with_mask=True)).reason == "padding.ok"
+
+
+def test_pads_on_the_right_need_no_mask() -> None:
+    batch = {name: ids.flip(1) for name, ids in _left_padded(with_mask=True).items()}
+    result = check_padding(_Masked(), batch=batch, forward=_without_mask)
+    assert result.reason == "padding.ok"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -96,6 +97,7 @@ BROKEN: dict[str, tuple[Callable[[], nn.Module], str]] = {
         lambda: _Placed(lambda ids: arange(ids) % 16, block=32),
         "shared_rows",
     ),
+    "read by token ids": (lambda: _Placed(lambda ids: ids, block=32), "read_by_token"),
     "slipped exponent": (lambda: SineGPT(exponent_divisor=1.0), "still_columns"),
     "never filled": (lambda: _fixed(torch.zeros(1, 64, 16)), "equal_rows"),
     "sines in odd columns too": (
@@ -114,6 +116,66 @@ def test_each_fault_fails_for_its_reason(name: str) -> None:
     assert result.causes
     assert result.measured
     assert result.next_step
+
+
+def _turned(x: Tensor, angles: Tensor, *, pairs: str, sign: float = 1.0) -> Tensor:
+    """Rotate halves by a table for halves, or by one for neighbours; sign -1 is a slip."""
+    a, b = x.chunk(2, -1)
+    table = torch.cat([angles, angles], -1)
+    if pairs == "neighbours":
+        table = angles.repeat_interleave(2, -1)
+    return x * table.cos().to(x) + torch.cat([-sign * b, a], -1) * table.sin().to(x)
+
+
+ROTATIONS: dict[str, tuple[Callable[[int, Tensor, Tensor], Tensor], Status, str]] = {
+    "as it should be": (lambda n, x, a: _turned(x, a, pairs="halves"), Status.PASS, "ok"),
+    "not applied": (lambda n, x, a: x, Status.FAIL, "rotary_unused"),
+    "queries only": (
+        lambda n, x, a: x if n % 2 else _turned(x, a, pairs="halves"),
+        Status.WARN,
+        "rotary_one_sided",
+    ),
+    "over the heads": (
+        lambda n, x, a: _turned(x, torch.arange(4)[:, None, None] + 0 * a[:1], pairs="halves"),
+        Status.FAIL,
+        "rotary_unused",
+    ),
+    "pairs mixed": (
+        lambda n, x, a: _turned(x, a, pairs="neighbours"),
+        Status.WARN,
+        "rotary_not_relative",
+    ),
+    "wrong sign": (
+        lambda n, x, a: _turned(x, a, pairs="halves", sign=-1.0),
+        Status.WARN,
+        "rotary_not_relative",
+    ),
+    "normed afterwards": (
+        lambda n, x, a: nn.functional.normalize(_turned(x, a, pairs="halves"), dim=-1),
+        Status.PASS,
+        "ok",
+    ),
+    "decaying with distance": (  # xPos: queries grow as keys shrink
+        lambda n, x, a: (
+            _turned(x, a, pairs="halves")
+            * (0.98 if n % 2 else 1 / 0.98) ** torch.arange(len(a))[:, None].to(x)
+        ),
+        Status.PASS,
+        "ok",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ROTATIONS)
+def test_rotations_are_seen_in_queries_and_keys(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For one token repeated, scores of a sound rotation depend on the distance alone."""
+    rotate, status, reason = ROTATIONS[name]
+    calls = itertools.count()
+    monkeypatch.setattr(
+        "tests.diagnostics.architectures._rotate", lambda x, angles: rotate(next(calls), x, angles)
+    )
+    result = check_positions(Llama())
+    assert (result.status, result.reason) == (status, f"positions.{reason}"), str(result)
 
 
 def _map(model: nn.Module, T: int) -> dict[int, int]:

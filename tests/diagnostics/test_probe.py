@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from diagnostics import Pipeline
+from diagnostics import Pipeline, Status, diagnose
 from diagnostics._probe import Batch, MissingPartError, Probe, read_batch, tokenizer_vocab_size
 from tests.diagnostics.tiny import Bigram, Recurrent, TinyGPT
 
@@ -352,3 +352,35 @@ def test_length_that_the_batch_needs_is_no_block() -> None:
 def test_rows_that_are_only_read_are_not_in_the_vocabulary() -> None:
     """Nine rows are embedded, eight are predicted: the ninth is padding or a start sign."""
     assert probe(Unsaid(12, table=True)).vocab_size == 8
+
+
+class _HalfMasked(nn.Module):
+    """Scores in the model's dtype, softmax in float32, as eager attention of Gemma 2 has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.config = SimpleNamespace(vocab_size=9)
+        self.embedding, self.head = nn.Embedding(9, 4), nn.Linear(4, 9)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        x = self.embedding(input_ids)
+        T = x.shape[1]
+        near = torch.ones(T, T).tril().triu(-1).bool()
+        seen = near if attention_mask is None else near & attention_mask[:, None].bool()
+        shut = torch.zeros_like(x[:1, :1, :1]).masked_fill(~seen, torch.finfo(x.dtype).min)
+        scores = x @ x.transpose(1, 2) + shut
+        return self.head(scores.softmax(-1, dtype=torch.float32).to(x.dtype) @ x)
+
+
+def test_a_masked_batch_that_only_float64_breaks_is_not_computed_in_it() -> None:
+    """The smallest float64 is -inf in float32: a row that sees pads only has no softmax there."""
+    ids = torch.randint(9, (2, 6))
+    mask = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]])
+    parts = {"input_ids": ids, "labels": ids.roll(-1, 1)}
+    unmasked = Probe(Pipeline(_HalfMasked(), batch=parts))
+    assert unmasked.batch_runs_in_float64
+    masked = Probe(Pipeline(_HalfMasked(), batch=parts | {"attention_mask": mask}))
+    assert masked.runs_in_float64
+    assert not masked.batch_runs_in_float64
+    masked.pipeline.make_optimizer = lambda model: torch.optim.AdamW(model.parameters(), lr=1e-3)
+    assert diagnose(masked.pipeline, only=["optimizer"])["optimizer"].status is Status.PASS

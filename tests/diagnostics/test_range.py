@@ -312,3 +312,38 @@ def test_unusable_arguments_are_named(ids: Tensor, V: int) -> None:
     """Three dimensions, or no vocabulary at all."""
     with pytest.raises(ValueError, match="must"):
         check_range(ids, V)
+
+
+class _Sized:
+    """A tokenizer of the ten digits."""
+
+    vocab_size = 10
+
+    def encode(self, text: str) -> list[int]:
+        return [int(char) for char in text]
+
+    def decode(self, ids: list[int]) -> str:
+        return "".join(map(str, ids))
+
+
+@pytest.mark.parametrize(
+    ("masked", "reason"), [(True, "range.ok"), (False, "range.padding_sampled")]
+)
+def test_rows_that_only_fill_up_the_vocabulary_are_not_drawn(masked: bool, reason: str) -> None:
+    """16 rows for 10 entries: 6 of 16 draws from equal logits would be no text."""
+
+    def probabilities(logits: Tensor, *settings: object) -> Tensor:
+        if masked:
+            logits = logits.masked_fill(torch.arange(len(logits)) >= 10, -torch.inf)
+        return logits.softmax(-1)
+
+    result = _judge(
+        Bigram(16),
+        tokenizer=_Sized(),
+        train_ids=torch.arange(40) % 10,
+        next_token_probabilities=probabilities,
+    )
+    assert result.reason == reason
+    if not masked:
+        assert result.status is Status.WARN
+        assert result.numbers["mass"] == pytest.approx(6 / 16)

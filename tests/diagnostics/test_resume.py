@@ -343,3 +343,59 @@ def test_the_global_random_state_stays() -> None:
     before = torch.get_rng_state()
     check_resume(model, save_state, Loader(Dropping), adam)
     assert torch.equal(before, torch.get_rng_state())
+
+
+class Averaging(Bigram):
+    """A table with a running average of its rows, and on request a table made at the first call."""
+
+    def __init__(self, *, persistent: bool = True) -> None:
+        super().__init__()
+        self.register_buffer("average", self.table.weight.detach().clone(), persistent=persistent)
+
+    def forward(self, ids: Tensor, targets: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """Return (logits (B, T, V), loss or None)."""
+        if self.training:
+            with torch.no_grad():
+                self.get_buffer("average").lerp_(self.table.weight, 0.1)
+        return super().forward(ids, targets)
+
+
+@pytest.mark.parametrize("found", ["average", "nothing"])
+def test_a_buffer_that_training_moves_must_come_back(found: str) -> None:
+    """Without it in the file the average starts again as in a new model."""
+
+    def save(model: nn.Module, optimizer: Optimizer, step: int, path: Path) -> None:
+        save_state(model, optimizer, step, path)
+        saved = torch.load(path)
+        if found != "average":
+            del saved["model"]["average"]
+        torch.save(saved, path)
+
+    def make() -> nn.Module:
+        torch.manual_seed(0)
+        return Averaging()
+
+    class Loose(Loader):
+        def __call__(self, path: Path) -> State:
+            saved, model = torch.load(path), make()
+            model.load_state_dict(saved["model"], strict=False)
+            optimizer = adam(model)
+            optimizer.load_state_dict(saved["optimizer"])
+            torch.set_rng_state(saved["random"])
+            return model, optimizer, saved["step"]
+
+    result = check_resume(make(), save, Loose(), adam)
+    if found == "average":
+        assert result.reason == "resume.ok"
+        return
+    assert (result.status, result.reason) == (Status.FAIL, "resume.buffers")
+    assert "1 of 1 buffers" in result.claim
+    assert "start again" in result.causes[0]
+
+
+def test_a_buffer_that_is_not_persistent_is_left_alone() -> None:
+    """It is made anew, like a table of angles; where it acts, the runs part."""
+    result = check_resume(
+        Averaging(persistent=False), save_state, Loader(lambda: Averaging(persistent=False)), adam
+    )
+    assert result.reason == "resume.ok"

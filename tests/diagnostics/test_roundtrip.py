@@ -408,3 +408,65 @@ def test_a_loss_at_the_border_of_two_blocks_is_found() -> None:
     result = check_roundtrip(_InBlocks("abcdefgh"), text)
     assert (result.status, result.reason) == (Status.FAIL, "roundtrip.characters_dropped")
     assert result.numbers["first_difference"] == 65_535
+
+
+class _Learnt:
+    """Subwords of a list; encode takes the longest that fits inside a word and its space."""
+
+    def __init__(self, learnt: Sequence[str], *, splits: bool = True) -> None:
+        self.vocab = [*sorted(set(PROSE)), *learnt]
+        self.vocab_size, self.splits = len(self.vocab), splits
+        self.longest = sorted(self.vocab, key=len, reverse=True)
+
+    def encode(self, text: str) -> list[int]:
+        ids = []
+        for piece in re.findall(r"\s?\S+|\s+", text) if self.splits else [text]:
+            place = 0
+            while place < len(piece):
+                found = next(e for e in self.longest if piece.startswith(e, place))
+                ids.append(self.vocab.index(found))
+                place += len(found)
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return "".join(self.vocab[i] for i in ids)
+
+
+PROSE = "the sun and the sea and the end of the day in the east of the land "
+INSIDE = ["the", " the", "and", " and", " of", "an", "th", "nd"]
+ACROSS = ["e s", "d t", "nd the", "of the ", "e e", "n t", "f the", "the "]
+
+
+@pytest.mark.parametrize(
+    ("learnt", "splits", "reason"),
+    [
+        (INSIDE, True, "roundtrip.ok"),
+        (INSIDE + ACROSS, True, "roundtrip.merges_unused"),
+        (INSIDE + ACROSS, False, "roundtrip.ok"),
+        (INSIDE + ACROSS[:2], True, "roundtrip.ok"),
+    ],
+    ids=["inside words", "across words", "encode crosses too", "two phrases"],
+)
+def test_subwords_that_encode_never_gives_were_learnt_in_vain(
+    learnt: list[str], splits: bool, reason: str
+) -> None:
+    """Merges that reach over a space are right where encode makes them, and dead elsewhere."""
+    assert check_roundtrip(_Learnt(learnt, splits=splits), PROSE * 20).reason == reason
+
+
+class _Marked(_Chars):
+    """A table of characters with an end-of-document entry that encode reads as one id."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(["<|end|>", *sorted(set(text))])
+
+    def encode(self, text: str) -> list[int]:
+        return [self.chars.index(p) for p in re.findall(r"<\|end\|>|.", text, re.DOTALL)]
+
+
+def test_markers_in_the_text_are_not_cut_in_half() -> None:
+    """Samples begin anywhere; half of a marker would be characters that nobody promised."""
+    text = "a short document\n<|end|>" * 400
+    tokenizer = _Marked("a short document\n")
+    stored = torch.tensor(tokenizer.encode(text))
+    assert check_roundtrip(tokenizer, text, stored).reason != "roundtrip.unknown_character"

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from diagnostics import Pipeline, Status, check_sampling, diagnose
 from diagnostics._sampling_readings import Setting, distribution, nucleus
+from diagnostics.sampling import check_repetition_penalty
 from minigpt.sampling import next_token_probabilities
 from tests.diagnostics.tiny import Bigram
 
@@ -109,6 +110,35 @@ def test_refusing_temperature_zero_and_a_large_k_is_healthy() -> None:
     assert check_sampling(filters).reason == "sampling.ok"
 
 
+def test_a_division_by_temperature_zero_is_a_warning_for_nothing_can_be_drawn_from_nan() -> None:
+    """A design may document temperature > 0: it gives NaN at 0, and torch.multinomial raises."""
+    result = check_sampling(lambda x, t, k, p: build()(x / t, 1.0, k, p))
+    assert (result.status, result.reason) == (Status.WARN, "sampling.temperature_zero")
+    assert "0 of 32 probabilities are finite" in result.measured
+
+
+def test_nan_at_a_tiny_temperature_is_a_fault() -> None:
+    """1e-4 is above 0, and softmax takes it without trouble: the maximum goes first."""
+
+    def filters(logits: Tensor, t: float, k: int | None, p: float | None) -> Tensor:
+        return build()(logits, t, k, p) * (float("nan") if 0 < t < 0.01 else 1.0)
+
+    result = check_sampling(filters)
+    assert (result.status, result.reason) == (Status.FAIL, "sampling.temperature_zero")
+
+
+@pytest.mark.parametrize("least", [1e-8, 0.01])
+def test_a_temperature_that_is_raised_a_little_is_argmax(least: float) -> None:
+    result = check_sampling(lambda x, t, k, p: build()(x, max(t, least), k, p))
+    assert result.reason == "sampling.ok"
+
+
+def test_a_temperature_that_is_raised_further_is_a_warning_with_the_number() -> None:
+    result = check_sampling(lambda x, t, k, p: build()(x, max(t, 0.15), k, p))
+    assert (result.status, result.reason) == (Status.WARN, "sampling.temperature_zero")
+    assert result.numbers["read_as"] == pytest.approx(0.15, rel=0.05)
+
+
 BROKEN: list[tuple[str, Filter]] = [
     ("logits", build(final=lambda x: x.masked_fill(x == CLOSED, 0))),
     ("log_probabilities", build(final=lambda x: x.log_softmax(-1))),
@@ -122,7 +152,8 @@ BROKEN: list[tuple[str, Filter]] = [
     ("temperature_after_softmax", build(scale=lambda x, t: (x.softmax(-1) / t).log(),
                                         final=lambda x: x.exp())),
     ("temperature_zero", lambda x, t, k, p: build()(x, t or 1.0, k, p)),
-    ("temperature_zero", lambda x, t, k, p: build()(x / t, 1.0, k, p)),
+    ("temperature_zero", lambda x, t, k, p: build()(x, max(t, 0.5), k, p) if t < 0.5
+        else build()(x, t, k, p)),
     ("changes_input", build(scale=lambda x, t: x.div_(t))),
     ("top_k_ignored", build(removed_by_k=lambda x, k: torch.zeros_like(x, dtype=torch.bool))),
     ("top_k_off_by_one", build(removed_by_k=lambda x, k: x
@@ -245,3 +276,46 @@ def test_the_global_random_state_stays() -> None:
 def test_a_vocabulary_of_one_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 2"):
         check_sampling(build(), vocab_size=1)
+
+
+def by_sign(logits: Tensor, seen: Tensor, strength: float) -> Tensor:
+    value = logits[seen]
+    return logits.index_put((seen,), torch.where(value > 0, value / strength, value * strength))
+
+
+def subtracted(logits: Tensor, seen: Tensor, strength: float) -> Tensor:
+    return logits.index_put((seen,), logits[seen] - strength)
+
+
+def test_a_penalty_that_lowers_what_was_seen_is_healthy_in_both_forms() -> None:
+    assert check_repetition_penalty(by_sign).reason == "sampling.ok"
+    additive = check_repetition_penalty(subtracted, strengths=(0.0, 0.5, 1.0))
+    assert additive.reason == "sampling.ok"
+
+
+@pytest.mark.parametrize(
+    ("reason", "cause", "penalise"),
+    [
+        ("penalty_rewards", "negative logits are divided", lambda x, seen, s: x.index_put(
+            (seen,), x[seen] / s)),
+        ("penalty_rewards", "multiplied by the penalty", lambda x, seen, s: x.index_put(
+            (seen,), x[seen] * s)),
+        ("penalty_rewards", "sign of the penalty", lambda x, seen, s: subtracted(x, seen, 1 - s)),
+        ("penalty_ignored", "not the ones that are returned", lambda x, seen, s: x),
+        ("penalty_never_off", "always on", lambda x, seen, s: by_sign(x, seen, s + 0.1)),
+        ("penalty_spreads", "whole row", lambda x, seen, s: torch.where(x > 0, x / s, x * s)),
+        ("penalty_not_finite", "division by 0", lambda x, seen, s: by_sign(x, seen, s)
+            * (1.0 if s == 1.0 else float("nan"))),
+    ],
+)  # fmt: skip
+def test_each_mistake_of_a_penalty_is_named(
+    reason: str, cause: str, penalise: Callable[[Tensor, Tensor, float], Tensor]
+) -> None:
+    result = check_repetition_penalty(penalise)
+    assert (result.status, result.reason) == (Status.FAIL, f"sampling.{reason}")
+    assert cause in result.causes[0]
+
+
+def test_one_strength_shows_no_change_and_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least 2"):
+        check_repetition_penalty(by_sign, strengths=(1.0,))

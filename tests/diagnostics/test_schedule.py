@@ -182,6 +182,26 @@ def test_a_scheduler_stepped_per_micro_batch(inside: bool) -> None:
     assert result.reason == ("schedule.per_micro_batch" if inside else "schedule.ok")
 
 
+@pytest.mark.parametrize("always", [False, True])
+def test_a_schedule_that_counts_skipped_updates_is_a_warning(always: bool) -> None:
+    """The gradient of one call is made infinite: its update is skipped, is its place as well?"""
+    places: dict[int, int] = {}
+
+    def step(model: Any, optimizer: Any, x: Tensor, y: Tensor) -> None:
+        place = places.get(id(model), 0)
+        set_all(optimizer, place)
+        optimizer.zero_grad()
+        model(x, y)[1].backward()
+        is_finite = all(p.grad.isfinite().all() for p in model.parameters())
+        if is_finite:
+            optimizer.step()
+        places[id(model)] = place + (is_finite or always)
+
+    result = run(set_all, train_step=step)
+    assert result.reason == ("schedule.skipped_counted" if always else "schedule.ok"), str(result)
+    assert result.status is (Status.WARN if always else Status.PASS)
+
+
 def test_without_a_schedule_it_is_skipped() -> None:
     result = diagnose(Pipeline(Bigram()), only=["schedule"])["schedule"]
     assert result.status is Status.SKIP

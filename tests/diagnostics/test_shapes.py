@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from diagnostics import Pipeline, Status, check_shapes, diagnose
 from minigpt import MiniGPT, MiniGPTConfig
+from tests.diagnostics.architectures import Llama, SineGPT, alibi_mix
 from tests.diagnostics.tiny import (
     Bigram,
     Convolution,
@@ -85,10 +86,9 @@ class PaddedVocabulary(nn.Module):
     ],
 )
 def test_healthy_designs_do_not_fail(make: Callable[[], nn.Module]) -> None:
-    """Every usual output style passes; accepting long rows without positions only warns."""
+    """Every usual output style passes, rows beyond the block without a table of positions too."""
     result = check_shapes(make())
-    assert result.passed, str(result)
-    assert result.reason in ("shapes.ok", "shapes.overrun")
+    assert (result.status, result.reason) == (Status.PASS, "shapes.ok"), str(result)
 
 
 def test_pass_counts_its_calls() -> None:
@@ -248,6 +248,19 @@ def test_batch_of_one_alone_gets_its_cause() -> None:
     assert "batch axis" in result.causes[0]
 
 
+def test_a_table_that_is_read_from_row_two_is_too_short_for_the_block() -> None:
+    """Only the block raises, by an IndexError: a short table, or positions that start too late."""
+
+    class FromTwo(TinyGPT):
+        def hidden(self, ids: Tensor) -> Tensor:
+            places = torch.arange(ids.shape[1], device=ids.device) + 2
+            return self.norm(self.tokens(ids) + self.positions(places))  # type: ignore[misc]
+
+    result = check_shapes(FromTwo(), block_size=BLOCK)
+    assert (result.status, result.reason) == (Status.FAIL, "shapes.raises")
+    assert "do not start at 0" in result.causes[1]
+
+
 def test_model_that_raises_at_every_size() -> None:
     """A model that never answers is still a clear verdict, with its line."""
 
@@ -382,11 +395,50 @@ def test_longer_than_the_block() -> None:
             targets = None if targets is None else targets[:, -BLOCK:]
             return super().forward(ids[:, -BLOCK:], targets)
 
-    result = check_shapes(Modulo(V, block=BLOCK))
-    assert (result.status, result.reason) == (Status.WARN, "shapes.overrun")
+    class Clamped(TinyGPT):
+        def hidden(self, ids: Tensor) -> Tensor:
+            places = torch.arange(ids.shape[1], device=ids.device).clamp(max=BLOCK - 1)
+            return self.norm(self.tokens(ids) + self.positions(places))  # type: ignore[misc]
+
+    for model in (Modulo(V, block=BLOCK), Clamped(V, block=BLOCK)):
+        result = check_shapes(model)
+        assert (result.status, result.reason) == (Status.WARN, "shapes.overrun")
+        assert "reads a row of positions.weight that belongs to an earlier position" in result.claim
     result = check_shapes(Cropping(V, block=BLOCK))
     assert (result.status, result.reason) == (Status.WARN, "shapes.truncated_silently")
     assert result.numbers["shape"] == [1, BLOCK, V]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Llama,
+        SineGPT,
+        lambda: TinyGPT(positions=False, mix=alibi_mix),
+        lambda: TinyGPT(positions=False),
+    ],
+)
+def test_positions_that_go_on_may_be_longer_than_the_block(make: Callable[[], nn.Module]) -> None:
+    """Rotary, ALiBi, none, and sines with rows to spare: nothing shows that it matters."""
+    result = check_shapes(make())
+    assert (result.status, result.reason) == (Status.PASS, "shapes.ok"), str(result)
+
+
+def test_recurrent_model_has_no_last_position() -> None:
+    """A block that is declared for it is no limit."""
+    assert check_shapes(Recurrent(), block_size=8).reason == "shapes.ok"
+
+
+def test_longer_rows_that_lose_their_mask_are_a_warning() -> None:
+    """Beyond the block a mask that is too small is left out: the block's own logits move."""
+
+    def mix(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        causal = q.shape[2] <= BLOCK
+        return functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+    result = check_shapes(TinyGPT(positions=False, mix=mix, block=BLOCK))
+    assert (result.status, result.reason) == (Status.WARN, "shapes.overrun")
+    assert result.claim.endswith("accepted and predict otherwise within the block")
 
 
 def test_model_for_one_length_only_is_a_warning() -> None:

@@ -187,3 +187,26 @@ def test_rows_of_one_token_are_not_measured() -> None:
     one = torch.zeros(4, 1, dtype=torch.long)
     report = diagnose(Pipeline(model, batch=(one, one), block_size=1), only=["shift"])
     assert report["shift"].reason == "shift.missing_part"
+
+
+def _right_padded(pad: int) -> tuple[Tensor, Tensor]:
+    """Three rows of 5, 3 and 2 tokens: inputs and targets are cut first, and padded then."""
+    inputs = torch.full((3, 5), pad)
+    targets = torch.full((3, 5), -100)
+    for row, ids in enumerate([[3, 1, 4, 1, 5, 9], [2, 6, 5, 3], [5, 8, 9]]):
+        inputs[row, : len(ids) - 1] = torch.tensor(ids[:-1])
+        targets[row, : len(ids) - 1] = torch.tensor(ids[1:])
+    return inputs, targets
+
+
+@pytest.mark.parametrize("pad", [0, 7])
+def test_the_last_target_before_padding_is_no_input(pad: int) -> None:
+    """The end of a document is a target and never an input; what follows it is padding."""
+    assert check_shift(*_right_padded(pad)).status is Status.PASS
+
+
+def test_padding_hides_no_shift() -> None:
+    """Two ahead is two ahead, whatever fills the rows up."""
+    inputs, targets = _right_padded(0)
+    wrong = torch.where(targets == -100, -100, inputs)
+    assert check_shift(inputs, wrong).reason == "shift.identical"

@@ -35,6 +35,25 @@ def loss_of(model: Any, x: Tensor, y: Tensor) -> Tensor:
     return model(x, y)[1]
 
 
+@pytest.mark.parametrize(("keep", "reason"), [(9, "keeps_graph"), (1, "ok")])
+def test_graphs_that_pile_up_are_told_and_a_last_one_is_not(keep: int, reason: str) -> None:
+    """A list of losses holds every graph; a variable holds the last one only."""
+    history: list[Tensor] = []
+
+    def step(model: Any, optimizer: Any, x: Tensor, y: Tensor) -> float:
+        optimizer.zero_grad()
+        loss = loss_of(model, x, y)
+        loss.backward()
+        optimizer.step()
+        history.append(loss)
+        del history[:-keep]
+        return loss.item()
+
+    result = check(step)
+    assert result.reason == f"training_step.{reason}"
+    assert result.status is (Status.WARN if keep > 1 else Status.PASS)
+
+
 def build(
     *,
     zero: str = "start",
@@ -234,7 +253,7 @@ def test_a_step_that_accumulates_over_calls_is_a_warning_with_its_period() -> No
 
         result = check(step)
         assert (result.status, result.reason) == (Status.WARN, "training_step.accumulates")
-        assert f"every {period}th call" in result.claim
+        assert f"once in {period} calls" in result.claim
 
 
 def test_the_wrong_model_the_wrong_optimizer_and_a_new_one() -> None:
@@ -487,3 +506,165 @@ def test_the_user_s_model_is_left_alone_and_missing_parts_are_named() -> None:
     assert skipped.numbers["missing"] == ["train_step"]
     only_step = diagnose(Pipeline(model, train_step=build()), only=["training_step"])
     assert only_step["training_step"].numbers["missing"] == ["make_optimizer"]
+
+
+class NoisyGPT(TinyGPT):
+    """Draws noise of its own in train mode, which silencing dropout does not silence."""
+
+    def hidden(self, ids: Tensor) -> Tensor:
+        x = super().hidden(ids)
+        return x + torch.randn_like(x) if self.training else x
+
+
+def test_noise_of_the_models_own_is_drawn_again_and_excuses_nothing() -> None:
+    """The recomputed gradient draws what the step drew: clipping still reads as clipping."""
+    torch.manual_seed(0)
+    healthy = check(build(clip=lambda m: clip_grad_norm_(m.parameters(), 1.0)), NoisyGPT(V))
+    assert healthy.reason == "training_step.ok"
+    assert "norm of 1" in healthy.claim
+    assert check(build(scale=1.03), NoisyGPT(V)).reason == "training_step.scaled"
+
+
+def stepping_in_backward(model: nn.Module) -> list[Optimizer]:
+    """One optimizer per parameter, stepped by a hook as soon as its gradient is there."""
+    each = {p: AdamW([p], lr=1e-3) for p in model.parameters()}
+
+    def use_and_free(parameter: Tensor) -> None:
+        each[parameter].step()  # type: ignore[index]
+        each[parameter].zero_grad()  # type: ignore[index]
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(use_and_free)
+    return list(each.values())
+
+
+def backward_then(clip: Callable[[nn.Module], object] | None) -> Step:
+    def step(model: Any, optimizers: Any, x: Tensor, y: Tensor) -> float:
+        loss = loss_of(model, x, y)
+        loss.backward()
+        if clip is not None:
+            clip(model)
+        return loss.item()
+
+    return step
+
+
+def test_clipping_after_steps_inside_backward_finds_nothing() -> None:
+    """Without the call the design is healthy, and with it somebody believes to be protected."""
+    healthy = check(backward_then(None), make_optimizer=stepping_in_backward)
+    assert healthy.reason == "training_step.ok", str(healthy)
+    result = check(backward_then(norm(1.0)), make_optimizer=stepping_in_backward)
+    assert (result.status, result.reason) == (Status.FAIL, "training_step.clip_of_nothing")
+    assert "during backward()" in result.causes[0]
+
+
+def test_clipping_parameters_that_are_none_of_the_model_s_finds_nothing() -> None:
+    """A used-up generator, or the parameters of an earlier model: the call is right, and empty."""
+    torch.manual_seed(0)
+    old = TinyGPT(V)
+    result = check(build(clip=lambda model: clip_grad_norm_(old.parameters(), 1.0)))
+    assert result.reason == "training_step.clip_of_nothing"
+    assert "not those that backward() writes to" in result.causes[0]
+    result = check(build(clip=lambda model: clip_grad_norm_(iter(()), 1.0)))
+    assert result.reason == "training_step.clip_of_nothing"
+    assert "used up" in result.causes[0]
+
+
+def test_clipping_after_the_step_is_seen_where_zeros_follow() -> None:
+    """zero_grad(set_to_none=False) leaves no trace of the cut; the call itself was seen."""
+    result = check(build(zero="end in place", late_clip=norm(0.1)))
+    assert (result.status, result.reason) == (Status.FAIL, "training_step.clip_after_step")
+    assert check(build(zero="end in place", late_clip=norm(1e4))).reason == "training_step.ok"
+
+
+def test_a_loss_without_a_slope_is_told_from_a_cleared_gradient() -> None:
+    """A clamp names its limit; a factor of 0 gives zeros as well, and no limit to name."""
+    clamped = check(build(loss=lambda m, x, y: loss_of(m, x, y).clamp(max=1.5)))
+    assert (clamped.status, clamped.reason) == (Status.FAIL, "training_step.clamped_loss")
+    assert "1.5" in clamped.claim
+    nothing = check(build(scale=0.0))
+    assert (nothing.status, nothing.reason) == (Status.FAIL, "training_step.zero_gradient")
+    assert check(build(loss=lambda m, x, y: loss_of(m, x, y).clamp(max=50.0))).passed
+
+
+@pytest.mark.parametrize("too_early", [True, False])
+@pytest.mark.parametrize(("interval", "factor"), [(2, 2.0), (3, 2.0), (2, 0.5)])
+def test_a_loss_scale_that_changes_before_its_use_is_named(
+    interval: int, factor: float, too_early: bool
+) -> None:
+    """Every so many calls the gradient is divided by a scale it was not multiplied with."""
+    scale, calls = [1024.0], [0]
+
+    def step(model: Any, optimizer: Any, x: Tensor, y: Tensor) -> float:
+        optimizer.zero_grad()
+        loss = loss_of(model, x, y)
+        used = scale[0]
+        (loss * used).backward()
+        calls[0] += 1
+        if calls[0] % interval == 0:
+            scale[0] *= factor
+        rescale(1 / (scale[0] if too_early else used))(model)
+        optimizer.step()
+        return loss.item()
+
+    reason = "training_step.scale_changes" if too_early else "training_step.ok"
+    assert check(step).reason == reason
+
+
+def test_autocast_around_the_whole_step_is_a_warning() -> None:
+    def step(model: Any, optimizer: Any, x: Tensor, y: Tensor) -> float:
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = loss_of(model, x, y)
+            loss.backward()
+            optimizer.step()
+        return loss.item()
+
+    result = check(step)
+    assert (result.status, result.reason) == (Status.WARN, "training_step.autocast_at_step")
+
+
+def test_clipping_before_backward_is_named_with_and_without_old_gradients() -> None:
+    """What is cut then is what the last step left, or nothing at all."""
+
+    def step(clear_first: bool) -> Step:
+        def early(model: Any, optimizer: Any, x: Tensor, y: Tensor) -> float:
+            if clear_first:
+                optimizer.zero_grad()
+            clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.zero_grad()
+            loss = loss_of(model, x, y)
+            loss.backward()
+            optimizer.step()
+            return loss.item()
+
+        return early
+
+    result = check(step(clear_first=True))
+    assert result.reason == "training_step.clip_of_nothing"
+    assert result.causes == ("it is called before backward()",)
+    assert check(step(clear_first=False)).reason == "training_step.clip_before_backward"
+
+
+def test_a_gradient_that_is_doubled_is_not_said_to_be_divided() -> None:
+    """Two backward passes give factor 2: a weight on the loss could be meant."""
+    result = check(build(scale=2.0))
+    assert (result.status, result.reason) == (Status.WARN, "training_step.scaled")
+    assert "more than once" in result.causes[0]
+
+
+def test_the_batch_of_the_call_before_is_not_taken_for_the_first_one() -> None:
+    """In the second call both are the same batch; the third one tells."""
+    kept: list[tuple[Tensor, Tensor]] = []
+
+    def late(model: Any, optimizer: Any, inputs: Tensor, targets: Tensor) -> Tensor:
+        kept.append((inputs, targets))
+        model.train()
+        optimizer.zero_grad()
+        loss = model(*kept[max(0, len(kept) - 2)])[1]
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    torch.manual_seed(0)
+    assert check(late).reason == "training_step.last_batch"

@@ -6,15 +6,16 @@ import ast
 import os
 import re
 import sys
+from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from diagnostics._catalog import CATALOG  # noqa: E402 - the checkout must be on the path first
+from diagnostics._catalog import CATALOG, STAGES  # noqa: E402 - the checkout must be on the path first
 
 README = ROOT / "README.md"
-FOLDERS = ("minigpt", "diagnostics", "exercises", "tests", "data")
+FOLDERS = ("minigpt", "diagnostics", "exercises")
 
 
 def failing_report() -> str:
@@ -43,23 +44,53 @@ def catalogue_table() -> str:
     return "\n".join(lines)
 
 
+def table_counts() -> str:
+    """How many of the known silent bugs are caught, by which stage, and how many cannot be."""
+    from tests.catalogue._table import caught_rows, unseen_rows
+
+    caught, unseen = caught_rows(), unseen_rows()
+    stages = Counter(CATALOG[row.check].stage for row in caught)
+    lines = [
+        f"Of {len(caught) + len(unseen)} documented silent bugs, {len(caught)} are injected into a "
+        f"pipeline and caught by the",
+        "named check for the named reason, and the same pipeline without the bug is not accused.",
+        f"The other {len(unseen)} leave no trace that can be seen from outside; each says why.",
+        "",
+        "| caught in stage | bugs |",
+        "|---|---|",
+        *(f"| {stage} | {stages[stage]} |" for stage in STAGES if stages[stage]),
+    ]
+    return "\n".join(lines)
+
+
 def tree() -> str:
-    """One line per file: its path and the first line of its docstring."""
+    """One line per public file: its path and the first line of its docstring."""
     lines = ["```"]
-    for folder in FOLDERS[:3]:
+    for folder in FOLDERS:
         lines.append(f"{folder}/")
-        for path in sorted((ROOT / folder).glob("*.py"), key=_public_first):
+        files = sorted(path for path in (ROOT / folder).glob("[a-z]*.py"))
+        commands = sorted((ROOT / folder).glob("*/__main__.py"))
+        for path in files:
             lines.append(f"  {path.name:<26} {_first_line(path)}")
+        lines += [f"  {path.parent.name + '/':<26} {_first_line(path)}" for path in commands]
+        hidden = len(list((ROOT / folder).glob("_[a-z]*.py")))
+        lines.append(f"  {'_*.py':<26} {hidden} files of plumbing that the others share")
     lines += [
         "tests/                       mirrors the packages; tests/meta keeps the shape,",
-        "                             tests/benchmarks measures side by side with peers",
+        "                             tests/catalogue holds the table of bugs, tests/compat the",
+        "                             models of others, tests/benchmarks the peers",
         "data/                        the guide: course text and default corpus",
         "```",
     ]
     return "\n".join(lines)
 
 
-SECTIONS = {"failure": failing_report, "catalogue": catalogue_table, "tree": tree}
+SECTIONS = {
+    "failure": failing_report,
+    "catalogue": catalogue_table,
+    "table": table_counts,
+    "tree": tree,
+}
 
 
 def render(text: str) -> str:
@@ -72,10 +103,6 @@ def render(text: str) -> str:
         if count != 1:
             raise ValueError(f"the README must hold one generated section {name!r}, has {count}")
     return text
-
-
-def _public_first(path: Path) -> tuple[bool, str]:
-    return (path.name.startswith("_"), path.name)
 
 
 def _first_line(path: Path) -> str:
