@@ -159,10 +159,17 @@ def _parameter_names(model: nn.Module) -> tuple[str | None, str | None]:
     inner: Any = model
     for wrapper in ("_orig_mod", "module"):  # torch.compile, DataParallel
         inner = getattr(inner, wrapper, inner)
-    names = list(inspect.signature(inner.forward).parameters)
+    names = _argument_names(inner.forward)
     target = next((name for name in TARGET_NAMES if name in names[1:]), None)
     mask = "attention_mask" if "attention_mask" in names else None
     return target, mask
+
+
+def _argument_names(forward: Any) -> list[str]:
+    """Return the names in order; a scripted module keeps them in its schema, after self."""
+    if isinstance(forward, torch.ScriptMethod):
+        return [argument.name for argument in forward.schema.arguments][1:]
+    return list(inspect.signature(forward).parameters)
 
 
 def _find_logits_and_loss(raw: Any) -> tuple[Tensor | None, Tensor | None]:

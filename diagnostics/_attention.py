@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from diagnostics._trace import tensors_in, user_place
+from diagnostics._trace import module_at, tensors_in, user_place
 
 FEED_FORWARD = re.compile(r"mlp|ffn|feed_?forward|(^|_)ff(n?)($|_)")
 STILL = 1e-4  # relative; one step of the slowest rotation moves less, T steps of the first more
@@ -193,7 +193,7 @@ def feed_forward_outputs(model: nn.Module, C: int) -> list[str]:
     """Return the last linear layer of each feed-forward layer that writes C numbers a token."""
     found = []
     for path in feed_forward_modules(model):
-        inner = model.get_submodule(path).named_modules()
+        inner = module_at(model, path).named_modules()
         outputs = [
             f"{path}.{name}" if name else path
             for name, module in inner
@@ -214,7 +214,7 @@ def silenced(model: nn.Module, paths: list[str]) -> Iterator[None]:
             return tuple(torch.zeros_like(p) if isinstance(p, Tensor) else p for p in output)
         return output
 
-    handles = [model.get_submodule(path).register_forward_hook(zeros) for path in paths]
+    handles = [module_at(model, path).register_forward_hook(zeros) for path in paths]
     try:
         yield
     finally:

@@ -37,7 +37,11 @@ def clone(model: Model) -> Model:
     for module in plain:
         copied = {name: _copy(name, value, memo) for name, value in vars(module).items()}
         vars(memo[id(module)]).update(copied)
-    return copy.deepcopy(model, memo)  # found in the memo, unless its class has a way of its own
+    copied = copy.deepcopy(model, memo)  # from the memo, unless its class has a way of its own
+    for mine, original in zip(copied.parameters(), model.parameters(), strict=True):
+        if original.is_leaf and not mine.is_leaf:  # TorchScript copies as autograd's clone does
+            mine.detach_().requires_grad_(original.requires_grad)
+    return copied
 
 
 def _copy(name: str, value: Any, memo: dict[int, Any]) -> Any:

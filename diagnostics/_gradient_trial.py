@@ -69,10 +69,19 @@ def measure_gradients(model: nn.Module, loss: Tensor) -> Gradients:
 def find_unregistered(model: nn.Module, loss: Tensor) -> list[Tensor]:
     """Return the leaves of the loss's graph that are not parameters of the model."""
     registered = {id(parameter) for parameter in model.parameters()}
+    # a scripted module makes a new object for the same parameter whenever it is asked
+    scripted = {
+        parameter.data_ptr()
+        for module in model.modules()
+        if isinstance(module, torch.jit.ScriptModule)
+        for parameter in module.parameters()
+    }
     return [
         leaf
         for leaf in graph_leaves(loss)
-        if id(leaf) not in registered and leaf.is_floating_point()
+        if leaf.is_floating_point()
+        and id(leaf) not in registered
+        and leaf.data_ptr() not in scripted
     ]
 
 

@@ -355,14 +355,7 @@ def by_design(probe: Probe, gradients: Gradients, numbers: dict[str, Any]) -> Ch
     if gradients.frozen:
         warn = {
             "reason": "gradients.frozen",
-            "claim": say(
-                "{count} of {total} parameters are frozen (requires_grad=False){fresh}; {share:%} "
-                "of the model's numbers are trained",
-                share=_trained_share(probe.pipeline.model),
-                count=len(gradients.frozen),
-                total=len(gradients.frozen) + len(gradients.norms),
-                fresh=", and keep their random start" if probe.pipeline.fresh else "",
-            ),
+            "claim": _frozen_claim(probe, gradients),
             "where": say("first is {name}", name=gradients.frozen[0]),
             "next_step": say("nothing to mend when fine-tuning; else call requires_grad_(True)"),
         }
@@ -395,10 +388,17 @@ def by_design(probe: Probe, gradients: Gradients, numbers: dict[str, Any]) -> Ch
     )
 
 
-def _trained_share(model: nn.Module) -> float:
-    """Return the share of all numbers in parameters that want a gradient."""
-    sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
-    return sum(n for n, wanted in sizes if wanted) / max(1, sum(n for n, _ in sizes))
+def _frozen_claim(probe: Probe, gradients: Gradients) -> Text:
+    """Say how many parameters are frozen, and what share of the model's numbers is not."""
+    sizes = [(p.numel(), p.requires_grad) for p in probe.pipeline.model.parameters()]
+    return say(
+        "{count} of {total} parameters are frozen (requires_grad=False){fresh}; {share:%} of the "
+        "model's numbers are trained",
+        count=len(gradients.frozen),
+        total=len(gradients.frozen) + len(gradients.norms),
+        fresh=", and keep their random start" if probe.pipeline.fresh else "",
+        share=sum(n for n, wanted in sizes if wanted) / max(1, sum(n for n, _ in sizes)),
+    )
 
 
 def _depth_norms(norms: Mapping[str, float]) -> dict[str, float]:

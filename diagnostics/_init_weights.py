@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from diagnostics._trace import module_at
+
 CORNER = 16  # rows and columns looked at: enough to tell a pattern from chance
 PATTERN_RANK_MAX = 2  # sin(a * i + b) and rows or columns all equal have rank 1 or 2
 RANK_ROUNDING = (
@@ -65,7 +67,7 @@ def find_patterns(model: nn.Module) -> list[str]:
     """
     found = []
     for name, parameter in _matrices(model):
-        owner = model.get_submodule(name.rpartition(".")[0])
+        owner = module_at(model, name.rpartition(".")[0])
         if not _is_torch_layer(owner) and "weight" not in name.rpartition(".")[2]:
             continue
         matrix = parameter.flatten(1)

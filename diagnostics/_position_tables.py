@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from diagnostics._structure import Bench, moved
+from diagnostics._trace import module_at
 
 _TABLE = re.compile(r"(^|[._])((wpe|pe|pos)([._\d]|$)|posi|pos_?(e|tab))")
 # rotations, relative distances and biases are not looked up by position
@@ -57,7 +58,7 @@ def find_tables(model: nn.Module) -> list[PositionTable]:
     found = []
     for path, tensor in [*model.named_parameters(), *model.named_buffers()]:
         name = path.lower()
-        owner = model.get_submodule(path.rpartition(".")[0])
+        owner = module_at(model, path.rpartition(".")[0])
         foreign = type(owner).__module__.startswith("torch.nn") and not isinstance(
             owner, (nn.Embedding, nn.ParameterList, nn.ParameterDict)
         )

@@ -110,6 +110,11 @@ def first_divergence(before: list[Call], after: list[Call]) -> Call | None:
     return None
 
 
+def module_at(model: nn.Module, path: str) -> nn.Module:
+    """Return the module of a dotted path; scripted modules refuse `get_submodule`."""
+    return dict(model.named_modules(remove_duplicate=False))[path]
+
+
 def tensors_in(value: Any) -> list[Tensor]:
     """Return every tensor in tensors, tuples, lists, dicts, dataclasses and output objects."""
     if isinstance(value, Tensor):

@@ -17,8 +17,9 @@ How it is measured
 What it cannot see
     Gradients that the training loop changes afterwards (clipping, zero_grad): that is for
     `training_step`. Values of gradients where the model cannot run in float64. Parameters of a
-    layer that is not registered and runs under no_grad or inside a reentrant checkpoint. Frozen
-    parameters are counted, not judged.
+    layer that is not registered and runs under no_grad or inside a reentrant checkpoint. A wrong
+    backward in a model that also rounds what needs a gradient: that is taken for quantised
+    training, a warning. Frozen parameters are counted, not judged.
 
 Break it
     python -m exercises.break_gradients

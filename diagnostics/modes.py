@@ -381,32 +381,13 @@ def _eval_random(trial: _Trial, model: nn.Module, distance: float) -> CheckResul
     with DropoutWatch() as watch:  # apart from the comparison: it turns torch's fast paths off
         trial.logits(model, "a")
     places = [place for _, place in watch.fired]
-    causes: list[Text] = []
-    if built:
-        causes.append(
-            say(
-                "a layer ({kind}) is built inside forward, with new random weights at each call",
-                kind=built[0],
-            )
-        )
     lost = [
         f"{path}.{name}" if path else name
         for path, module in model.named_modules()
         for name, part in unregistered_modules(module)
         if part.training and declared_dropout(part)
     ]
-    if lost:
-        causes.append(
-            say("{name} keeps dropout in a plain list, so eval() never reaches it", name=lost[0])
-        )
-    if places:
-        causes.append(
-            say(
-                "dropout is active in eval mode at {place}: it is told no training flag, or its "
-                "module is made anew at each call",
-                place=places[0],
-            )
-        )
+    causes = _causes_of_random(built, lost, places)
     return verdict(
         Status.FAIL,
         "modes.eval_random",
@@ -414,7 +395,7 @@ def _eval_random(trial: _Trial, model: nn.Module, distance: float) -> CheckResul
         measured=say("logits moved by {d} of the largest logit between two seeds", d=distance),
         expected=say("0: eval mode draws nothing at random"),
         where=_place_of(trial, model, "a", "b"),
-        causes=tuple(causes),
+        causes=causes,
         next_step=say("build the layer in __init__ and call it in forward")
         if built
         else say("gate it: functional.dropout(x, p, training=self.training)")
@@ -427,6 +408,31 @@ def _eval_random(trial: _Trial, model: nn.Module, distance: float) -> CheckResul
             "built": built,
         },
     )
+
+
+def _causes_of_random(built: list[str], lost: list[str], places: list[str]) -> tuple[Text, ...]:
+    """Say what was seen: layers made in forward, dropout in a list, dropout that is active."""
+    causes: list[Text] = []
+    if built:
+        causes.append(
+            say(
+                "a layer ({kind}) is built inside forward, with new random weights at each call",
+                kind=built[0],
+            )
+        )
+    if lost:
+        causes.append(
+            say("{name} keeps dropout in a plain list, so eval() never reaches it", name=lost[0])
+        )
+    if places:
+        causes.append(
+            say(
+                "dropout is active in eval mode at {place}: it is told no training flag, or its "
+                "module is made anew at each call",
+                place=places[0],
+            )
+        )
+    return tuple(causes)
 
 
 def _built_in_forward(trial: _Trial, model: nn.Module) -> list[str]:

@@ -14,7 +14,8 @@ How it is measured
     id by id. The tokens of both parts are counted, since a part that was encoded
     otherwise has other counts. Where the training stream is given (batches_from, or
     batch as a function), its rows are looked for in the validation part, also as they
-    come after a restart.
+    come after a restart. Where only a loader knows the parts, rows of both are laid
+    over each other: windows of one place agree from edge to edge.
 
 What it cannot see
     Paraphrase, translations and near copies with a change in every 32 tokens. Documents
@@ -349,9 +350,21 @@ def _overlap_verdict(
         measured=measured,
         expected=say("no common text, quotations and boilerplate aside"),
         causes=(cause,),
-        next_step=say("split the source once, by documents or ranges, before anything is repeated"),
+        next_step=_NEXT.get(
+            reason,
+            say("split the source once, by documents or ranges, before anything is repeated"),
+        ),
         numbers=numbers,
     )
+
+
+_NEXT = {
+    "split.identical": say("print the two paths, and read the validation part from its own"),
+    **dict.fromkeys(
+        ("split.inside_train", "split.inside_val", "split.ranges_overlap"),
+        say("use one number for both slices: train = ids[:n], val = ids[n:]"),
+    ),
+}
 
 
 def _warning(result: CheckResult) -> CheckResult:

@@ -21,7 +21,8 @@ What it cannot see
     wrong only when it grows, if it does not grow within three calls. What your loop does outside
     the step: whether it draws new batches, when it evaluates, and which rate it sets. A scaled loss
     that is divided again correctly looks like none, as it should. A small auxiliary loss is
-    reported as a difference, and whether it is intended is yours to say.
+    reported as a difference, and whether it is intended is yours to say. Of a model with noise of
+    its own, besides dropout, the gradient is known as long as your step draws nothing before it.
 
 Break it
     python -m exercises.break_training_step

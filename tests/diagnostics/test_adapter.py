@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from diagnostics import Pipeline
+from diagnostics import Pipeline, Status, diagnose
 from diagnostics._adapter import Adapter, UnreadableOutputError, next_tokens, read_output
 from diagnostics._probe import Probe
 from tests.diagnostics.tiny import Bigram, HFStyle, Recurrent, cross_entropy
@@ -250,3 +250,17 @@ def test_cross_entropy_follows_the_declared_labels() -> None:
     assert same == expected
     halves = Adapter(None, "next", -100, V).cross_entropy(logits.bfloat16(), ids)
     assert halves.dtype == torch.float32
+
+
+@pytest.mark.parametrize("how", ["script", "trace"])
+def test_torchscript_models_are_measured_and_not_accused(how: str) -> None:
+    """Their calls have a schema instead of a signature, and new objects for the same weights."""
+    core = nn.Sequential(nn.Embedding(V, 8), nn.Linear(8, V))
+    scripted: Any = (
+        torch.jit.script(core)
+        if how == "script"
+        else torch.jit.trace(core, torch.zeros(2, 4, dtype=torch.long))
+    )
+    report = diagnose(Pipeline(scripted, vocab_size=V, block_size=8), fast=True)
+    assert [(r.reason, r.claim) for r in report.results if r.failed] == []
+    assert report["gradients"].status is Status.PASS
