@@ -130,7 +130,14 @@ _ROWS = (
         "shapes",
         "evaluation",
         "Is eval mode repeatable, and does train mode differ from it by dropout only?",
-        explains=("causal_independence", "checkpoint", "evaluation", "generation", "loss"),
+        explains=(
+            "causal_independence",
+            "checkpoint",
+            "resume",
+            "evaluation",
+            "generation",
+            "loss",
+        ),
     ),
     Row(
         "shapes",

@@ -57,7 +57,7 @@ def _not_tried(outcome: Outcome, note: str, unlock: str, trials: list[Trial]) ->
     names = ", ".join(trial.injection.name for trial in trials)
     yield from wrap(f"  {outcome}: ", say("{names}: {note}", names=names, note=note), 2 * _COLUMN)
     if unlock:
-        yield from field("unlock", unlock)
+        yield from field("next", unlock)
 
 
 def _summary(found: SelfTest) -> Iterator[str]:
