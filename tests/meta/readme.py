@@ -50,10 +50,13 @@ def table_counts() -> str:
 
     caught, unseen = caught_rows(), unseen_rows()
     stages = Counter(CATALOG[row.check].stage for row in caught)
+    warned = sum(bool(row.only_warns) for row in caught)
     lines = [
         f"Of {len(caught) + len(unseen)} documented silent bugs, {len(caught)} are injected into a "
-        f"pipeline and caught by the",
+        "pipeline and caught by the",
         "named check for the named reason, and the same pipeline without the bug is not accused.",
+        f"{warned} of them get a warning and no failure, because a healthy design can look the "
+        "same.",
         f"The other {len(unseen)} leave no trace that can be seen from outside; each says why.",
         "",
         "| caught in stage | bugs |",
