@@ -36,6 +36,7 @@ class Row:
     own: Tensor  # (T,) of the token that was read
     skipped: Tensor  # (T,) of the token after the next
     inner: Tensor  # (T,) of the row's own next token, padding included
+    fixed: Tensor  # (2, T) of id 0, and of the last of the ids: what targets are filled up with
     padded: int  # tokens at the row's end that are not from the ids
 
 
@@ -89,7 +90,9 @@ class Recorder:
         start, known = found
         if not self.score:
             nothing = torch.empty(0)
-            self.rows.append(Row(call, start, nothing, nothing, nothing, nothing, T - known))
+            self.rows.append(
+                Row(call, start, nothing, nothing, nothing, nothing, nothing, T - known)
+            )
             return
         ahead = start + 1 + torch.arange(T + 1)  # (T + 1,) places of the next tokens, and one more
         real = (torch.arange(T + 1) <= known) & (ahead < len(self.ids))
@@ -97,9 +100,11 @@ class Recorder:
         true = torch.where(torch.arange(T) < known, after[:-1], -1)
         following = after[known - 1 : known] if known == T else row[-1:]  # text, or more padding
         inner = torch.cat([row[1:], following])
-        wanted = torch.stack([true, row, after[1:], inner])  # (4, T)
-        nats, own, skipped, inside = _pick(surprise, wanted, first)
-        self.rows.append(Row(call, start, nats, own, skipped, inside, T - known))
+        fixed = [torch.full_like(row, value) for value in (0, int(self.ids[-1]))]
+        wanted = torch.stack([true, row, after[1:], inner, *fixed])  # (6, T)
+        nats, own, skipped, inside, *ends = _pick(surprise, wanted, first)
+        padded = T - known
+        self.rows.append(Row(call, start, nats, own, skipped, inside, torch.stack(ends), padded))
 
     def _locate(self, row: list[int]) -> tuple[int, int] | None:
         """Return (start, known tokens) of a row in the ids; padding on the right is allowed for."""
@@ -112,11 +117,15 @@ class Recorder:
         known = len(row)
         while known > 1 and row[known - 1] == row[-1]:
             known -= 1
+        found: tuple[int, int] | None = None
         for length in range(known, min(known + 2, len(row))):  # the pad id may be a real one too
             padded = self._find(row[:length])
-            if padded is not None:
-                return padded, length
-        return None
+            if padded is None:
+                continue
+            # a row that ends where the inputs of all ids end, whose last token fills it up
+            if found is None or padded + length == len(self._values) - 1:
+                found = padded, length
+        return found
 
     def _find(self, row: list[int]) -> int | None:
         width = min(KEY_LENGTH, len(row))
@@ -216,6 +225,8 @@ def _formulas(recorder: Recorder) -> Iterator[Formula]:
         yield Formula(
             "evaluation.padding_counted", _mean(torch.cat([row.inner[:-1] for row in rows]))
         )
+        for nats in _with_filled_targets(rows):
+            yield Formula("evaluation.padding_counted", _mean(nats))
     for reason, kept in _other_shifts(rows):
         yield Formula(reason, _mean(torch.cat(kept)))
 
@@ -329,6 +340,15 @@ def _with_one_pad(row: Row, inside: int, cut: int) -> Tensor:
     return torch.cat([row.nats[:last], row.inner[last : last + 1]])
 
 
+def _with_filled_targets(rows: list[Row]) -> Iterator[Tensor]:
+    """Yield the nats of all places where targets were filled up on their own, to a full window.
+
+    The last token of the text is a target then; after it comes the pad, id 0, or the last of all.
+    """
+    for fill in (lambda row: row.inner, lambda row: row.fixed[0], lambda row: row.fixed[1]):
+        yield torch.cat([torch.where(row.nats.isfinite(), row.nats, fill(row)) for row in rows])
+
+
 def _own_losses(recorder: Recorder) -> tuple[float, float, int] | None:
     """Return (token-weighted mean, plain mean, tokens) of the losses that the model returned."""
     counts: dict[int, int] = {}
@@ -347,10 +367,10 @@ def _mean(nats: Tensor) -> float:
 
 
 def _pick(surprise: Tensor, targets: Tensor, first: int) -> Tensor:
-    """Return (4, T) the surprise (T - first, W) at the targets (4, T); NaN where there is none."""
+    """Return (n, T) the surprise (T - first, W) at the targets (n, T); NaN where there is none."""
     picked = torch.full(targets.shape, NAN, dtype=torch.float64)
     wanted = targets[:, first:]
     known = (wanted >= 0) & (wanted < surprise.shape[1])
-    nats = surprise.gather(1, torch.where(known, wanted, 0).T).T.double()  # (4, T - first)
+    nats = surprise.gather(1, torch.where(known, wanted, 0).T).T.double()  # (n, T - first)
     picked[:, first:] = torch.where(known, nats, NAN)
     return picked

@@ -10,6 +10,8 @@ from diagnostics._init_weights import CORNER, PATTERN_RANK_MAX, Spread, Tie
 from diagnostics._result import CheckResult, Status
 from diagnostics._text import say
 
+DOUBLE_STEP_MIN = 1.5  # times one step; Adam and SGD move numbers with two parameters 2 times
+
 
 def patterned(patterns: list[str], numbers: dict[str, Any]) -> CheckResult:
     """Matrices that a rule fills, in place of a draw."""
@@ -137,24 +139,47 @@ def equal_head(table: str, head: str, numbers: Mapping[str, Any]) -> CheckResult
     )
 
 
-def one_memory(pairs: list[tuple[str, str]], numbers: Mapping[str, Any]) -> CheckResult:
-    """Two parameters over the same numbers: a tie that holds the values and not the gradient."""
+def one_memory(
+    pairs: list[tuple[str, str]], times: float | None, numbers: Mapping[str, Any]
+) -> CheckResult:
+    """Two parameters over the same numbers: a tie that holds the values and not the gradient.
+
+    times: how much further a step of the own optimizer moves them than one of them; None: unknown.
+    """
     first, second = pairs[0]
+    harm = times is not None and times >= DOUBLE_STEP_MIN
+    facts = {"first": first, "second": second}
     return CheckResult(
         check="initial_loss",
-        status=Status.WARN,
+        status=Status.FAIL if harm else Status.WARN,
         reason="initial_loss.one_memory",
         claim=say(
             "{first} and {second} are two parameters over the same numbers: each has a gradient of "
+            "its own, and one step of the optimizer moves the numbers {times} times as far",
+            times=times,
+            **facts,
+        )
+        if harm
+        else say(
+            "{first} and {second} are two parameters over the same numbers: each has a gradient of "
             "its own, and a step moves the numbers twice",
-            first=first,
-            second=second,
+            **facts,
+        )
+        if times is None
+        else say(
+            "{first} and {second} are two parameters over the same numbers, and each has a "
+            "gradient of its own",
+            **facts,
         ),
         measured=say("{count:pair|pairs} of parameters share memory", count=len(pairs)),
         expected=say("one parameter under two names"),
         causes=(say("they were tied by .data, which shares numbers and not the parameter"),),
-        next_step=say("assign the parameter itself: head.weight = embedding.weight"),
-        numbers={**numbers, "one_memory": [list(pair) for pair in pairs]},
+        next_step=say("assign the parameter itself: {first} = {second}", **facts),
+        numbers={
+            **numbers,
+            "one_memory": [list(pair) for pair in pairs],
+            "moves_times": times,
+        },
     )
 
 

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from diagnostics._optimizer_step import as_optimizers
+from diagnostics._probe import Probe
 from diagnostics._trace import module_at
 
 CORNER = 16  # rows and columns looked at: enough to tell a pattern from chance
@@ -143,6 +145,35 @@ def find_one_memory(model: nn.Module) -> list[tuple[str, str]]:
         for a, b in itertools.pairwise(spans)
         if a[0] == b[0] != 0 and b[1] < a[2] and b[1] < b[2]
     ]
+
+
+def measure_double_step(probe: Probe, first: str, second: str) -> float | None:
+    """Return how many times further a step moves two parameters of one memory than one of them.
+
+    Both are given the same gradient, then only the first. None without an optimizer, or where the
+    copy, or what the optimizer holds, has come apart.
+    """
+    make_optimizer = probe.pipeline.make_optimizer
+    if make_optimizer is None:
+        return None
+    lengths = []
+    for names in ((first, second), (first,)):
+        with probe.model(train=True) as model, probe.seeded("one memory"):
+            parameters = dict(model.named_parameters())
+            if find_one_memory(model)[:1] != [(first, second)]:
+                return None
+            try:
+                optimizers = as_optimizers(make_optimizer(model))
+                before = parameters[first].detach().clone()
+                for name in names:
+                    parameters[name].grad = torch.ones_like(parameters[name])
+                for optimizer in optimizers:
+                    optimizer.step()
+            except Exception:  # any: of the user's optimizer; `optimizer` reports it
+                return None
+            lengths.append(float((parameters[first].detach() - before).double().norm()))
+    twice, once = lengths
+    return twice / once if once > 0 and math.isfinite(twice) else None
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,7 @@ class Reading:
 
     reason: str
     parameter: float | None = None
+    place: str = ""  # what of the batch is meant, where it is a part of it
 
 
 def find_readings(cases: Sequence[Case]) -> list[Reading]:

@@ -235,6 +235,11 @@ VERDICTS = {
         "a slice or a mask leaves positions or rows out",
         _NEXT,
     ),
+    "loss.remainder_dropped": Verdict(
+        "{parameter:%} of the targets, the last of a batch, have no influence on the loss",
+        "the loss is taken in chunks of the flattened tokens, and a rest that fills none is lost",
+        "make the number of chunks -(-N // size), not N // size: torch.split keeps the rest",
+    ),
     "loss.ignores_targets": Verdict(
         "the loss stays the same when the targets are exchanged",
         "the targets are overwritten, or the loss reads something else",

@@ -373,8 +373,13 @@ class Probe:
 
     def _shake(self, model: nn.Module, jitter: float, scale: float) -> None:
         generator = self.generator("jitter")
+        shaken: set[tuple[int, torch.Size]] = set()  # two parameters over the same numbers
         with torch.no_grad():
             for parameter in model.parameters():
+                place = (0 if parameter.is_meta else parameter.data_ptr(), parameter.shape)
+                if place[0] and place in shaken:
+                    continue
+                shaken.add(place)
                 if parameter.is_floating_point():
                     noise = torch.randn(parameter.shape, generator=generator)
                     parameter.mul_(scale).add_(jitter * noise.to(parameter))

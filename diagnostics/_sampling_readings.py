@@ -5,8 +5,10 @@ All in float64. Shapes: V vocabulary.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -123,6 +125,8 @@ def top_k_mistakes() -> Iterator[tuple[str, Formula]]:
     yield "sampling.top_k_keeps_worst", _worst
     yield "sampling.argmax_only", lambda s: keep_best(s.logits.double(), 1).softmax(-1)
     yield "sampling.top_k_unsorted", _mask_in_sorted_order(lambda s: s.top_k or 0)
+    for mistake in _gathered_masks(lambda s: s.top_k or 0):
+        yield "sampling.top_k_gathered", mistake
     yield (
         "sampling.top_k_uniform",
         lambda s: (_best(s, s.top_k or 0) > -torch.inf).double() / (s.top_k or 1),
@@ -139,8 +143,10 @@ def top_p_mistakes() -> Iterator[tuple[str, Formula]]:
     yield "sampling.top_p_from_least", _from_least
     yield (
         "sampling.top_p_unsorted",
-        _mask_in_sorted_order(lambda s: int((nucleus(_soft(s), s.top_p) > 0).sum())),
+        _mask_in_sorted_order(_nucleus_size),
     )
+    for mistake in _gathered_masks(_nucleus_size):
+        yield "sampling.top_p_gathered", mistake
     yield "sampling.top_p_of_each", lambda s: _rescaled(_soft(s) * (_soft(s) >= (s.top_p or 0)))
     yield "sampling.top_p_of_each", lambda s: _rescaled(_soft(s) * (_soft(s) >= 1 - (s.top_p or 0)))
     yield (
@@ -211,6 +217,28 @@ def _mask_in_sorted_order(count: Callable[[Setting], int]) -> Formula:
         return kept.softmax(-1)
 
     return formula
+
+
+def _nucleus_size(setting: Setting) -> int:
+    return int((nucleus(_soft(setting), setting.top_p) > 0).sum())
+
+
+def _gathered_masks(count: Callable[[Setting], int]) -> Iterator[Formula]:
+    """Yield masks in sorted order that are read at the order, mask[order], not written there.
+
+    In either direction of the sort, and with the most probable token kept whatever comes.
+    """
+
+    def formula(setting: Setting, descending: bool, keeps_best: bool) -> Tensor:
+        logits = setting.logits.double() / setting.temperature
+        order, V = logits.argsort(descending=descending), len(logits)
+        ranks = torch.arange(V) if descending else torch.arange(V).flip(0)  # 0: the best
+        kept = (ranks < count(setting))[order]
+        kept[logits.argmax()] |= keeps_best
+        return torch.where(kept, logits, -torch.inf).softmax(-1)
+
+    for descending, keeps_best in itertools.product((True, False), (False, True)):
+        yield partial(formula, descending=descending, keeps_best=keeps_best)
 
 
 def _rescaled(kept: Tensor) -> Tensor:

@@ -102,6 +102,11 @@ MISTAKES = {
         "a mask over sorted tokens is applied to unsorted ones",
         "scatter the mask back: torch.zeros_like(mask).scatter(-1, order, mask)",
     ),
+    "sampling.top_k_gathered": (
+        "the top-k mask is laid on the wrong tokens: their mask is sorted once more",
+        "gather, or mask[order], in place of scatter brings the mask back",
+        "scatter the mask back: torch.zeros_like(mask).scatter(-1, order, mask)",
+    ),
     "sampling.top_k_uniform": (
         "the k tokens that are kept are equally probable",
         "their logits are lost, only the mask is used",
@@ -150,6 +155,11 @@ MISTAKES = {
     "sampling.top_p_unsorted": (
         "the nucleus is laid on the wrong tokens",
         "a mask over sorted tokens is applied to unsorted ones",
+        "scatter the mask back: torch.zeros_like(mask).scatter(-1, order, mask)",
+    ),
+    "sampling.top_p_gathered": (
+        "the nucleus is laid on the wrong tokens: their mask is sorted once more",
+        "gather, or mask[order], in place of scatter brings the mask back",
         "scatter the mask back: torch.zeros_like(mask).scatter(-1, order, mask)",
     ),
     "sampling.top_p_of_each": (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +15,8 @@ EDGE = 64  # first and last steps that are always read one by one
 HORIZON = 1000  # steps that are read where the length of the run is unknown
 OFFSETS_MAX = 400  # places at which a counter inside a step may already stand
 SAME = 1e-6  # relative
+TURN = 1e-3  # of the peak: a rise after the end of the decay
+MIRROR_MIN = 5  # steps after the turn that tell a curve which turns back
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,31 @@ class Curve:
         for step in self.inside:
             if step - 1 in self.rates and step > 0:
                 yield step, self.rates[step - 1], self.rates[step]
+
+    @cached_property
+    def turn(self) -> int | None:
+        """The step of the run at which its one decay ends and a rise up to the last step begins.
+
+        None where the rate falls to the end, stays at its floor, or goes through several cycles.
+        """
+        after = [step for step in self.inside if step >= self.peak_step]
+        low = min(after, key=lambda step: (self.rates[step], step))
+        slack = SAME * self.peak
+        rise = [self.rates[step] for step in after if step >= low]
+        fall = [self.rates[step] for step in after if step <= low]
+        if rise[-1] - rise[0] <= TURN * self.peak:
+            return None
+        falls = all(b <= a + slack for a, b in itertools.pairwise(fall))
+        rises = all(a <= b + slack for a, b in itertools.pairwise(rise))
+        return low if falls and rises else None
+
+    def is_mirrored(self, turn: int) -> bool:
+        """Whether the rates after a step are those before it, backwards, as a cosine has them."""
+        pairs = [(self.rates[s], self.rates.get(2 * turn - s)) for s in self.inside if s > turn]
+        known = [(after, before) for after, before in pairs if before is not None]
+        return len(known) >= MIRROR_MIN and all(
+            abs(after - before) <= 1e-4 * self.peak for after, before in known
+        )
 
     def moves(self, count: int) -> bool:
         """Whether the rate changes within the first steps."""

@@ -89,6 +89,31 @@ RISES_AFTER_END = Fault(
     ("a cosine goes on beyond half a period",),
     status=WARN,
 )
+RISES_AGAIN = Fault(
+    "schedule.rises_again",
+    "the decay is over at step {turn} of {steps}, and the rate rises again until the end",
+    "the lowest rate of the decay at the last step",
+    "bound the progress by 1, and decay over max_steps",
+    ("the decay was set for {turn} steps, and its curve, such as a cosine, turns beyond them",),
+)
+RISES_AGAIN_WARMUP = Fault(
+    RISES_AGAIN.reason,
+    RISES_AGAIN.claim,
+    RISES_AGAIN.expected,
+    "let progress be (step - warmup) / (max_steps - warmup)",
+    (
+        "the progress of the decay is step / (max_steps - warmup): the warm-up of {warm} steps is "
+        "not subtracted from the step",
+    ),
+)
+RISES_AGAIN_MAYBE = Fault(
+    RISES_AGAIN.reason,
+    RISES_AGAIN.claim,
+    RISES_AGAIN.expected,
+    "nothing to mend if a second rise is intended; otherwise print learning_rate from there on",
+    ("a decay that was set for fewer steps, or cycles that are intended",),
+    status=WARN,
+)
 ZERO_AT_FIRST_STEP = Fault(
     "schedule.zero_at_first_step",
     "the rate of the first step is 0: that step is wasted",

@@ -48,6 +48,7 @@ class Reading:
     decay: float = 0.0
     cosine: float = 1.0
     names: list[str] = field(default_factory=list)
+    call: int = 0  # its number
 
     @property
     def exact(self) -> bool:
@@ -76,7 +77,9 @@ def read_gradient(
     exact, rough = max(EXACT, 3 * noise), max(ROUGH, 3 * noise)
     missing = [n for n, g in own.items() if n in call.times and _is_lost(n, used, g, own_size)]
     seen = {n: g for n, g in own.items() if n in call.times}  # held by the optimizer
-    parts = [seen, call.left] if norm(call.left) > 1e-12 * own_size else [seen]
+    # what is not finite, as a loss scale that overflowed leaves it, would show in what is used
+    has_left = 1e-12 * own_size < norm(call.left) < math.inf
+    parts = [seen, call.left] if has_left else [seen]
     best = fit(used, parts)
     common: dict[str, Any] = {"size": size, "own_size": norm(seen), "misfit": best.misfit}
     if not best.misfit <= rough and len(missing) > 0:

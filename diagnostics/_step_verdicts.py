@@ -35,6 +35,13 @@ class Trial:
     counts: list[int]  # scored targets of each batch
     noise: float  # how far two gradients of one batch differ, with dropout silenced
     acts_on_mode: bool  # whether some module behaves differently in eval mode
+    own_sizes: list[float]  # norm of each batch's own gradient
+    artificial: tuple[int, ...]  # calls with a batch that is made to have a large gradient
+
+    @property
+    def count(self) -> int:
+        """How many calls were made."""
+        return len(self.calls)
 
 
 def judge_modes(

@@ -81,6 +81,22 @@ ACCUMULATES = Fault(
     ("the step accumulates gradients over {calls} calls",),
     status=WARN,
 )
+SKIPS = Fault(
+    "training_step.skips",
+    "{skipped} of {calls} calls make no step, on ordinary batches",
+    "a step in every call, but for rare outbursts",
+    "log how many steps are skipped in a run, and raise the limit if they are not rare",
+    ("{why}",),
+    status=WARN,
+)
+SKIP_KEEPS_GRADIENT = Fault(
+    "training_step.skip_keeps_gradient",
+    "a skipped step leaves its gradient, which the next step adds: it uses its own gradient plus "
+    "{stale} times what was left",
+    "this batch's gradient alone, whatever the call before did",
+    "call optimizer.zero_grad() also where the step is skipped, before it returns",
+    ("the call returns before zero_grad() where the gradient or the loss is large",),
+)
 OTHER_MODEL = Fault(
     "training_step.other_model",
     "the step never runs the model it is given: its gradient stays empty",

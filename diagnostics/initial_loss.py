@@ -10,7 +10,8 @@ How it is measured
     logsumexp(logits) - mean(logits) is the exact loss over all targets. The pipeline's own batch
     is compared as well. Weights of layers are compared with one another and tested for patterns,
     and with what the configuration declares of their spread and of a tie between head and
-    embedding (init_std, tie_word_embeddings and the like).
+    embedding (init_std, tie_word_embeddings and the like). Two parameters over the same numbers
+    are stepped by the own optimizer, both and one of them: a failure if both go further.
     Trained: the loss on the own batch, beside ln V and the entropy of single tokens, which is
     what a constant predictor scores. A model of which neither is said counts as trained when it
     beats that constant predictor, or when the gains of its norms have moved away from a constant.
@@ -48,6 +49,7 @@ from diagnostics._init_weights import (
     find_identical_layers,
     find_mistaken_spread,
     find_one_memory,
+    measure_double_step,
     find_patterns,
     find_shared_layers,
     read_tie,
@@ -128,7 +130,7 @@ def run(probe: Probe) -> CheckResult:
         return equal_head(*copied, result.numbers)
     twice = find_one_memory(probe.pipeline.model)
     if twice:
-        return one_memory(twice, result.numbers)
+        return one_memory(twice, measure_double_step(probe, *twice[0]), result.numbers)
     shared = find_shared_layers(probe.pipeline.model)
     if shared:
         return layers_shared(shared, result.numbers)

@@ -10,10 +10,12 @@ How it is measured
     and overflows to show), with some targets set to ignore_index, and on the pipeline's own
     batch. On a mismatch about thirty usual formulas are tried; one is named only if it gives the
     reported number in every case. A branch for train mode is read in the same way. The gradient of
-    the loss with respect to the logits is compared with that of the recomputed one. The marks of
-    the own batch are looked at first: targets that are no token, tokens and ends of texts that are
-    never scored, rows without a scored target, answers that are scored from their second token on,
-    and last tokens that are read and never scored.
+    the loss with respect to the logits is compared with that of the recomputed one. Where no
+    formula fits, targets are exchanged: all of them, for what is added stays, and then one by one
+    in a batch that differs, for those that the loss does not read. The marks of the own batch are
+    looked at first: targets that are no token, tokens and ends of texts that are never scored,
+    rows without a scored target, answers that are scored from their second token on, and last
+    tokens that are read and never scored.
 
 What it cannot see
     Whether the batch itself is right: that is for `shift` and `batches`. Which tokens are a prompt:
@@ -43,13 +45,12 @@ from diagnostics._loss_cases import (
     LARGE,
     OWN,
     NotScalarError,
-    measure_case,
     measure_cases,
     measure_gradient_gap,
     measure_ordinary,
-    measure_position_weights,
     returns_plain_number,
 )
+from diagnostics._loss_exchange import read_by_other_targets
 from diagnostics._loss_readings import (
     TOLERANCE,
     Case,
@@ -60,7 +61,7 @@ from diagnostics._loss_readings import (
 )
 from diagnostics._loss_verdicts import MISMATCH, VERDICTS
 from diagnostics._pipeline import Pipeline
-from diagnostics._probe import JITTER_STD, Batch, MissingPartError, Probe
+from diagnostics._probe import MissingPartError, Probe
 from diagnostics._result import CheckResult, Status
 from diagnostics._target_marks import judge_marks
 from diagnostics._text import Text, say
@@ -153,7 +154,7 @@ def _explain(probe: Probe, cases: list[Case]) -> list[Reading]:
         found = [] if is_healthy(some) else find_readings(some)
         if found:
             return found
-    return _read_by_other_targets(probe, cases)
+    return read_by_other_targets(probe, cases)
 
 
 def _scored_pads(case: Case) -> int:
@@ -169,32 +170,6 @@ def _probabilities(cases: Sequence[Case]) -> list[Reading]:
         if not bool((case.logits >= 0).all()) or not bool(((sums - 1).abs() < 1e-4).all()):
             return []
     return [Reading("loss.double_softmax")]
-
-
-def _read_by_other_targets(probe: Probe, cases: list[Case]) -> list[Reading]:
-    """Same inputs, other targets: what is added stays, what ignores its targets stays whole."""
-    first = cases[0]
-    exchanged = [first.targets.roll(rows, 0).roll(rows, 1) for rows in (1, 2)]
-    with probe.model(exact=True, jitter=JITTER_STD) as model:
-        others = [
-            measure_case(probe, model, "other targets", Batch(first.inputs, targets))
-            for targets in exchanged
-        ]
-    if all(other.fits(first.reported) for other in others):
-        return [Reading("loss.ignores_targets")]
-    extra = first.reported - first.reference
-    added = [other.reported - other.reference for other in others]
-    if is_healthy([case for case in cases if case.name != IGNORED]):
-        return [Reading("loss.ignored_counted")]
-    if is_healthy([case for case in cases if case.name not in (LARGE, IGNORED)]):
-        large_and_finite = all(math.isfinite(case.reported) for case in cases)
-        return [Reading("loss.differs_when_large")] if large_and_finite else []
-    if all(abs(extra - again) <= 2 * first.tolerance for again in added):
-        return [Reading("loss.extra_term", extra)]
-    weights = measure_position_weights(probe)
-    if weights is not None and 0 < int((weights == 0).sum()) < weights.numel():
-        return [Reading("loss.targets_dropped", float((weights == 0).double().mean()))]
-    return []
 
 
 # ---- verdicts ------------------------------------------------------------------------------
@@ -234,7 +209,8 @@ def _judge(
             tolerance=off[0].tolerance,
         ),
         where=say(
-            "{count} of {total} batches differ; this one by {gap} nats",
+            "{place}{count} of {total} batches differ; this one by {gap} nats",
+            place=f"{reading.place}; " if reading.place else "",
             count=len(off),
             total=len(cases),
             gap=off[0].reported - off[0].reference,

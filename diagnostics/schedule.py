@@ -41,6 +41,11 @@ LOW = 0.1  # of the peak: a floor; recipes end at 0 to a tenth of the peak
 EARLY = 0.9  # of the run: a floor that is reached before is reached early
 LATE = 0.2  # of the peak: a decay that still goes on so steeply after the end was cut off
 JUMP = 0.2  # of the peak, from one step to the next
+DROP = 0.02  # of the peak, right after the warm-up
+AFTER, STANDS_OUT = 4, 5.0  # steps after it, of which the largest is so many times smaller
+NOTHING = 1e-3  # of the peak: a decay to 0, which no tail of a schedule begins at
+RISE = 0.01  # of the peak: a rise worth a word where no mistake explains it
+FULL = 0.9  # of the peak: a cycle that comes back to the peak is whole
 WARM = 6  # first steps, in which a short warm-up may take such steps
 
 
@@ -129,6 +134,9 @@ def _judge_end(tell: Tell, curve: Curve, micro_batches: int) -> Iterator[CheckRe
     if curve.peak_step >= end - 1 and later is not None and beyond[later] > 1.01 * curve.peak:
         yield tell(words.PEAK_NEVER_REACHED, say("{rate} at step {s}", rate=beyond[later], s=later))
         return
+    if curve.turn is not None:
+        yield from _judge_turn(tell, curve, end, curve.turn)
+        return
     floor = curve.floor
     if floor <= LOW * curve.peak and curve.floor_step < EARLY * (end - 1):
         exact = abs(curve.floor_step * micro_batches / end - 1) < 0.1
@@ -148,6 +156,23 @@ def _judge_end(tell: Tell, curve: Curve, micro_batches: int) -> Iterator[CheckRe
         yield tell(words.ENDS_LATE, say("{rate} at the last step", rate=curve.last))
 
 
+def _judge_turn(tell: Tell, curve: Curve, end: int, turn: int) -> Iterator[CheckResult]:
+    """Judge a rate that rises again inside the run; cycles that reach the peak are a method."""
+    low, last = curve.rates[turn], curve.last
+    if any(now - before > JUMP * curve.peak for s, before, now in curve.neighbours() if s > turn):
+        return  # a restart, which has its own words
+    measured = say("{low} at step {turn}, {last} at the last", low=low, turn=turn, last=last)
+    warm = next((w for w in (curve.peak_step, curve.peak_step + 1) if w and turn + w == end), None)
+    facts: dict[str, Any] = {"turn": turn, "low": low, "warm": warm}
+    mirrored = curve.is_mirrored(turn)
+    if mirrored and warm is not None:
+        yield tell(words.RISES_AGAIN_WARMUP, measured, **facts)
+    elif mirrored and last < FULL * curve.peak and low <= NOTHING * curve.peak:
+        yield tell(words.RISES_AGAIN, measured, **facts)
+    elif last - low > RISE * curve.peak:
+        yield tell(words.RISES_AGAIN_MAYBE, measured, **facts)
+
+
 def _judge_shape(tell: Tell, curve: Curve) -> Iterator[CheckResult]:
     """Judge the first step, and steps between neighbours."""
     if curve.rates[0] == 0:
@@ -164,10 +189,25 @@ def _judge_shape(tell: Tell, curve: Curve) -> Iterator[CheckResult]:
         measured = say("{before}, then {now}", before=before, now=now)
         yield tell(words.RESTART if fell else words.JUMP, measured, step=step)
         return
-    drops = [(s, a, b) for s, a, b in curve.neighbours() if a - b > JUMP * curve.peak]
-    if len(drops) == 1 and 0 < drops[0][0] - curve.peak_step <= 2 < curve.peak_step:
-        step, before, now = drops[0]  # a drop right after the warm-up; later ones are stages
+    drop = _drop_after_warmup(curve)
+    if drop is not None:
+        step, before, now = drop
         yield tell(words.DROP_AFTER_WARMUP, say("{a}, then {b}", a=before, b=now), step=step)
+
+
+def _drop_after_warmup(curve: Curve) -> tuple[int, float, float] | None:
+    """Return (step, rate before, rate) of a drop right after the warm-up; later ones are stages.
+
+    It stands out from the steps that follow, as the first step of a steep decay does not.
+    """
+    if curve.peak_step <= 2:
+        return None
+    near = [(s, a, b) for s, a, b in curve.neighbours() if 0 < s - curve.peak_step <= 2 + AFTER]
+    for place, (step, before, now) in enumerate(near[:2]):
+        later = max((abs(a - b) for _, a, b in near[place + 1 :]), default=math.inf)
+        if before - now > max(DROP * curve.peak, STANDS_OUT * later):
+            return step, before, now
+    return None
 
 
 def _judge_beyond(tell: Tell, curve: Curve) -> Iterator[CheckResult]:

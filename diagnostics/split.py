@@ -12,13 +12,16 @@ How it is measured
     twice in it says how much of this is natural, as boilerplate is. Where the same
     distance separates every pair, the two ranges are laid over each other and compared
     id by id. The tokens of both parts are counted, since a part that was encoded
-    otherwise has other counts. Where the training stream is given (batches_from, or
-    batch as a function), its rows are looked for in the validation part, also as they
-    come after a restart. Where only a loader knows the parts, rows of both are laid
-    over each other: windows of one place agree from edge to edge.
+    otherwise has other counts. Windows that overlap and were shuffled into both parts
+    share shorter runs: these begin at edges of windows, and prose begins anywhere.
+    Where the training stream is given (batches_from, or batch as a function), its rows
+    are looked for in the validation part, also as they come after a restart. Where only
+    a loader knows the parts, rows of both are laid over each other: windows of one place
+    agree from edge to edge.
 
 What it cannot see
-    Paraphrase, translations and near copies with a change in every 32 tokens. Documents
+    Paraphrase, translations and near copies with a change in every 32 tokens. Windows
+    that overlap by less than 16 tokens (8 for subwords), or start at random. Documents
     shorter than a run. Leaks of less than a twentieth of the validation part, where the
     ranges do not touch. Of training parts with more than 16 million ids, evenly spaced
     pieces are searched. A split that is drawn anew where only one drawing is at hand.
@@ -41,12 +44,14 @@ from diagnostics._ngrams import Ids, Overlap, measure_overlap
 from diagnostics._probe import Probe
 from diagnostics._result import CheckResult, Status, verdict
 from diagnostics._split_rows import judge_loader, judge_stream
+from diagnostics._split_windows import judge_windows
 from diagnostics._text import Text, say
 from diagnostics._text_readings import measure_distance
 
 RUN_LENGTH = 32  # tokens; six words of characters, which prose hardly repeats
 SUBWORD_RUN_LENGTH = 16  # ten words or more
 SUBWORD_VOCAB_MIN = 1024  # tables of characters of an alphabet are smaller
+SOME_MIN = 0.01  # share of runs from which pieces that are as long as a run are looked at
 LEAK_MIN = 0.25  # share of runs, beyond twice the natural one, that no boilerplate explains
 DOUBT_MIN = 0.05  # the guide, Shakespeare and WikiText-2 measure below 0.01
 COPY_MIN = 0.75  # share of runs that no text repeats by nature, whatever its templates
@@ -145,7 +150,11 @@ def _judge_overlap(
     if found.share >= COPY_MIN <= found.natural and found.distinct < DISTINCT_MIN:
         return _repetitive(found)
     in_range = _judge_range(train, val, found, block)
-    return _judge_share(found) if in_range is None else in_range
+    shared = _judge_share(found) if in_range is None else in_range
+    if shared is not None and shared.failed:
+        return shared
+    windows = judge_windows(train, val, _window_lengths(found))
+    return shared if windows is None else windows
 
 
 def _judge_range(train: Ids, val: Ids, found: Overlap, block: int | None) -> CheckResult | None:
@@ -334,6 +343,12 @@ def _to_array(ids: Any) -> Ids:
     if tensor.ndim != 1:
         raise ValueError(f"ids must have shape (N,), got {tuple(tensor.shape)}")
     return tensor.cpu().long().numpy()
+
+
+def _window_lengths(found: Overlap) -> tuple[int, ...]:
+    """Return lengths of runs for windows that overlap by less than it takes to be met often."""
+    whole = (found.length,) if found.share >= SOME_MIN else ()
+    return (*whole, found.length // 2)
 
 
 def _run_length(vocab_size: int) -> int:

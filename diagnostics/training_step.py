@@ -31,6 +31,7 @@ Break it
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -50,6 +51,7 @@ from diagnostics._step_reading import (
     limit_of,
     read_gradient,
 )
+from diagnostics._step_skips import are_from_some_call_on, judge_skips, period_of
 from diagnostics._step_trial import (
     ROWS,
     Call,
@@ -62,6 +64,7 @@ from diagnostics._step_trial import (
     fit,
     keeps_graph,
     loss_now,
+    norm,
     random_pair,
     reference,
 )
@@ -134,21 +137,24 @@ def measure_step(probe: Probe) -> Trial:
             if number >= CALLS - 1 and _is_settled(calls):
                 break
         noise = _noise(probe, model, calls[0], owns[0], pairs[0])
-        readings = [
-            read_gradient(call, owns[n], noise, hypotheses(probe, model, calls, pairs, n))
-            for n, call in enumerate(calls)
-            if call.steps and not call.closure
-        ]
+        readings = []
+        for n, call in enumerate(calls):
+            if call.steps and not call.closure:
+                others = hypotheses(probe, model, calls, pairs, n)
+                readings.append(replace(read_gradient(call, owns[n], noise, others), call=n))
         counts = [_scored(probe, targets) for _, targets in pairs[: len(calls)]]
-        return Trial(calls, readings, losses, after, counts, noise, acts_on_mode(model))
+        sizes, acts = [norm(own) for own in owns], acts_on_mode(model)
+        return Trial(calls, readings, losses, after, counts, noise, acts, sizes, (CALLS - 1,))
 
 
 def _is_settled(calls: list[Call]) -> bool:
     """Whether further calls would tell nothing new; calls without a step may be accumulating."""
-    first = next((n for n, call in enumerate(calls) if call.steps), None)
-    if first is None:
+    stepped = [n for n, call in enumerate(calls) if call.steps]
+    if not stepped:
         return not any(call.left for call in calls[1:])
-    return len(calls) >= 2 * (first + 1)
+    if not are_from_some_call_on(stepped, len(calls)):
+        return False  # by a regular count, or by the size of the gradient: many calls tell
+    return len(calls) >= 2 * (stepped[0] + 1)
 
 
 def _call(
@@ -201,7 +207,10 @@ def _findings(trial: Trial, numbers: dict[str, Any]) -> Iterator[CheckResult]:
     if finding is not None:
         yield finding  # no gradient of a single batch was seen
     else:
-        yield from judge_gradients(tell, trial.readings[1:] or trial.readings, trial)
+        if not all(call.steps for call in trial.calls):
+            yield from judge_skips(tell, trial)
+        later = [reading for reading in trial.readings if reading.call > 0]
+        yield from judge_gradients(tell, later or trial.readings, trial)
     exact = bool(trial.readings) and all(r.exact for r in trial.readings)
     yield from judge_loss(
         tell, trial.calls, trial.losses, trial.losses_after, trial.counts, exact, trial.noise
@@ -235,8 +244,9 @@ def _judge_steps(tell: Callable[..., CheckResult], trial: Trial) -> CheckResult 
     if most > 1:
         measured = say("{most} steps in one call", most=most)
         return tell(words.STEPS_TWICE, measured, times=most)
-    if stepped != list(range(stepped[0], len(calls))):  # a scaler may skip the first calls
-        return tell(words.ACCUMULATES, measured, calls=stepped[0] + 1)
+    period = period_of(stepped, len(calls))
+    if period is not None and not are_from_some_call_on(stepped, len(calls)):
+        return tell(words.ACCUMULATES, measured, calls=period)
     per_call = [{id(s) for s in call.steppers} for call in calls if call.steps]
     renewed = len(per_call) > 1 and not (per_call[0] & per_call[1])
     if renewed and any(s.state for call in calls for s in call.steppers):

@@ -105,3 +105,21 @@ def test_a_class_with_its_own_way_is_asked() -> None:
 def test_a_class_that_refuses_raises() -> None:
     with pytest.raises(TypeError, match="not to be copied"):
         clone(nn.Sequential(Refusing(2, 2)))
+
+
+def test_two_parameters_over_the_same_numbers_stay_together() -> None:
+    """deepcopy parts them; their copy shares one memory of its own, and other ones share none."""
+    model = nn.ModuleDict({"table": nn.Embedding(5, 3), "head": nn.Linear(3, 5, bias=False)})
+    model["head"].weight.data = model["table"].weight.data
+    copied = clone(model)
+    table, head = copied["table"].weight, copied["head"].weight
+    assert table is not head
+    assert table.data_ptr() == head.data_ptr() != model["table"].weight.data_ptr()
+    assert torch.equal(table, model["table"].weight)
+    assert isinstance(table, nn.Parameter)
+    assert table.is_leaf
+    assert table.requires_grad
+
+    buffer = torch.randn(2, 3, 4)
+    parts = clone(nn.ParameterList(nn.Parameter(part) for part in buffer))
+    assert parts[0].untyped_storage().data_ptr() != parts[1].untyped_storage().data_ptr()

@@ -310,10 +310,28 @@ def test_a_tie_of_the_numbers_alone_warns() -> None:
     view.head.weight.data = view.tokens.weight.data
     result = check_initial_loss(view, fresh=True)
     assert (result.status, result.reason) == (Status.WARN, "initial_loss.one_memory")
+    assert result.numbers["moves_times"] is None
     buffer = torch.randn(2, 3, 4)
     parts = nn.ParameterList(nn.Parameter(part) for part in buffer)
     assert find_one_memory(parts) == []
     assert find_one_memory(nn.ParameterList([*parts, nn.Parameter(buffer[1])])) == [("1", "2")]
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
+def test_a_tie_of_the_numbers_alone_that_an_optimizer_moves_twice_fails(kind: Any) -> None:
+    """Both parameters are stepped, each over the same numbers: 2 times one step."""
+    view = _declared(tie_word_embeddings=True)
+    view.head.weight.data = view.tokens.weight.data
+    result = check_initial_loss(
+        view, fresh=True, make_optimizer=lambda m: kind(m.parameters(), lr=0.01, weight_decay=0.0)
+    )
+    assert (result.status, result.reason) == (Status.FAIL, "initial_loss.one_memory")
+    assert result.numbers["moves_times"] == pytest.approx(2.0, rel=1e-3)
+
+    only_one = check_initial_loss(
+        view, fresh=True, make_optimizer=lambda m: kind([m.tokens.weight], lr=0.01)
+    )
+    assert (only_one.status, only_one.reason) == (Status.WARN, "initial_loss.one_memory")
 
 
 def test_one_layer_in_every_place_warns() -> None:

@@ -58,6 +58,16 @@ def _floored(logits: Tensor, targets: Tensor) -> Tensor:
     return -(p[targets != -100] + 1e-6).log().mean()
 
 
+def _in_chunks(size: int) -> LossOf:
+    """The mean over full chunks of the flattened targets; what fills none is lost."""
+
+    def loss_of(z: Tensor, y: Tensor) -> Tensor:
+        kept = y.numel() - y.numel() % min(size, y.numel())
+        return _ce(z.flatten(0, 1)[:kept], y.flatten()[:kept])
+
+    return loss_of
+
+
 WRONG: dict[str, tuple[LossOf, str]] = {
     "softmax first": (lambda z, y: _ce(z.softmax(-1), y), "double_softmax"),
     "sum": (lambda z, y: _ce(z, y, reduction="sum"), "summed"),
@@ -137,6 +147,7 @@ WRONG: dict[str, tuple[LossOf, str]] = {
     ),
     "mean over V": (lambda z, y: _ce(z, y) / z.shape[-1], "averaged_over_vocabulary"),
     "every other row": (lambda z, y: _ce(z[::2], y[::2]), "targets_dropped"),
+    "chunks, rest lost": (_in_chunks(7), "remainder_dropped"),
     "power": (lambda z, y: _ce(z, y) ** 1.1, "mismatch"),
 }
 
@@ -149,6 +160,21 @@ def test_each_wrong_formula_is_named(name: str) -> None:
         result = check_loss(model)
         assert (result.status, result.reason) == (Status.FAIL, f"loss.{reason}")
         assert result.next_step
+
+
+def test_a_rest_that_fills_no_chunk_is_found_where_the_first_batch_has_none() -> None:
+    """The first batch, 3 rows of 12, is one chunk of 36; the second, 5 rows of 9, loses 9 of 45."""
+    result = check_loss(TinyGPT(19, loss_of=_in_chunks(36)))
+    assert (result.status, result.reason) == (Status.FAIL, "loss.remainder_dropped")
+    assert result.numbers["parameter"] == pytest.approx(9 / 45)
+    assert "9 of 45 targets of random tokens" in result.where
+
+
+def test_an_added_term_is_measured_where_it_shows() -> None:
+    """A term for rows of fewer than 12 tokens is 0 in the first batch, and 0.25 in the second."""
+    result = check_loss(TinyGPT(19, loss_of=lambda z, y: _ce(z, y) + 0.25 * (z.shape[1] < 12)))
+    assert (result.status, result.reason) == (Status.WARN, "loss.extra_term")
+    assert result.numbers["parameter"] == pytest.approx(0.25, rel=1e-4)
 
 
 MEANT: dict[str, tuple[LossOf, str, float | None]] = {

@@ -13,6 +13,7 @@ from diagnostics import Pipeline, Status, check_split, diagnose
 from diagnostics._ngrams import find_runs, hash_runs, measure_overlap, power_of_two
 from diagnostics._result import CheckResult
 from diagnostics._split_rows import count_overlapping
+from diagnostics._split_windows import measure_grid
 from minigpt import CharTokenizer
 from minigpt.corpus import data_path, read_text
 from tests.diagnostics.tiny import Bigram
@@ -199,6 +200,41 @@ def test_windows_of_two_ranges_pass(stride: int) -> None:
 def test_windows_side_by_side_may_be_split_at_random() -> None:
     """With a stride of the block, two windows share the one token that is a target in between."""
     assert run_check(batch=loader_of(*random_split(windows(IDS, BLOCK)))).status is Status.PASS
+
+
+def parts_of(rows: Tensor, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Nine tenths of shuffled rows, and the rest, each as one row of ids."""
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
+    n = len(rows) * 9 // 10
+    return rows[order[:n]].flatten(), rows[order[n:]].flatten()
+
+
+@pytest.mark.parametrize(
+    ("width", "stride"), [(64, 32), (64, 40), (65, 32), (48, 24), (32, 16), (128, 64), (256, 128)]
+)
+def test_overlapping_windows_that_became_one_row_of_ids_are_found(width: int, stride: int) -> None:
+    """Most places of val are covered, by stretches that begin at edges of windows."""
+    result = check_split(*parts_of(IDS.unfold(0, width, stride)), block_size=BLOCK)
+    assert (result.status, result.reason) == (Status.FAIL, "split.windows_overlap")
+    assert result.numbers["covered"] > 0.7
+
+
+@pytest.mark.parametrize("width", [32, 64, 65])
+def test_windows_side_by_side_that_became_one_row_of_ids_pass(width: int) -> None:
+    assert judge(*parts_of(IDS.unfold(0, width, width))) == (Status.PASS, "split.ok")
+
+
+def test_records_and_prompts_of_one_width_are_no_windows() -> None:
+    """Their common columns begin at edges too, and stand in the same place of a row in train."""
+    generator = torch.Generator().manual_seed(0)
+    prompts = torch.randint(20, (200, 60), generator=generator)
+    answers = torch.randint(20, (600, 68), generator=generator)
+    rows = torch.cat((prompts.repeat(3, 1), answers), 1)
+    train, val = (part.numpy() for part in parts_of(rows))
+    grid = measure_grid(train, val, 16)
+    assert grid is not None
+    assert grid.covered > 0.4 and grid.aligned == 1.0  # prompts stand in both parts
+    assert grid.shifted < 0.75 and not grid.is_cut
 
 
 def test_overlapping_rows_by_hand() -> None:
