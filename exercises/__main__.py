@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diagnostics._catalog import CATALOG
+from diagnostics._text import say
 from exercises import _exit
 from minigpt._cli import CommandError, Parser, require_writable, run_command
 from minigpt._files import write_text
@@ -73,8 +74,14 @@ def _run_all(names: list[str], jobs: int, json_path: str | None) -> int:
         if not receipt.caught:
             show_receipt(receipt)
     print(
-        f"{caught} of {len(receipts)} bugs in {len(names)} exercise(s) caught for the right "
-        f"reason ({time.perf_counter() - start:.0f} s)"
+        say(
+            "{caught} of {bugs} bugs in {count:exercise|exercises} caught for the right reason "
+            "({seconds} s)",
+            caught=caught,
+            bugs=len(receipts),
+            count=len(names),
+            seconds=round(time.perf_counter() - start),
+        )
     )
     if json_path is not None:
         content = json.dumps([_to_dict(name, r) for name, r in receipts], indent=2)

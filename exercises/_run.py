@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from diagnostics._catalog import CATALOG
+from diagnostics._text import say
 from exercises import _exit
 from exercises._exercise import (
     Bug,
@@ -89,8 +90,14 @@ def show_receipt(receipt: Receipt) -> None:
     bug = receipt.bug
     if receipt.caught:
         _say(
-            f"[OK] {bug.name}: the marked line ran {receipt.executed} time(s); {bug.trips} failed "
-            f"for {bug.reason}, nothing before it failed, and the healthy pipeline passes again",
+            say(
+                "[OK] {name}: the marked line ran {count:time|times}; {check} failed for {reason}, "
+                "nothing before it failed, and the healthy pipeline passes again",
+                name=bug.name,
+                count=receipt.executed,
+                check=bug.trips,
+                reason=bug.reason,
+            ),
             hanging=5,
         )
         return
