@@ -6,11 +6,12 @@ import dataclasses
 import importlib
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from diagnostics._catalog import CATALOG, select
 from diagnostics._guard import seed_everything, untouched
@@ -20,6 +21,8 @@ from diagnostics._report import LATENT, Report
 from diagnostics._result import CheckFailedError, CheckResult, Status
 from diagnostics._text import say
 from diagnostics._trace import user_frame
+
+ONE_THREAD_MAX = 1_000_000  # parameters of a model that is small
 
 
 def diagnose(
@@ -46,7 +49,11 @@ def diagnose(
     names = select(only, skip, fast=fast)
     probe = Probe(pipeline, seed=seed, overfit_steps=overfit_steps)
     results: list[CheckResult] = []
-    with probe.entry.set_aside(), untouched([pipeline.model], _tensors_of(pipeline)):
+    with (
+        probe.entry.set_aside(),
+        untouched([pipeline.model], _tensors_of(pipeline)),
+        _fitting_threads(pipeline.model),
+    ):
         for index, name in enumerate(names):
             if progress is not None:
                 progress(name, index, len(names))
@@ -109,6 +116,24 @@ def skipped(name: str, missing: MissingPartError) -> CheckResult:
     )
 
 
+@contextmanager
+def _fitting_threads(model: nn.Module) -> Iterator[None]:
+    """Compute a small model on one CPU thread, and give the threads back.
+
+    Its operations are too short to be shared out: several threads wait for one another, on a
+    busy machine many times longer than they compute.
+    """
+    threads = torch.get_num_threads()
+    small = sum(parameter.numel() for parameter in model.parameters()) < ONE_THREAD_MAX
+    try:
+        if small:
+            torch.set_num_threads(1)
+        yield
+    finally:
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
+
+
 def _raised(name: str, error: Exception) -> CheckResult:
     frame = user_frame(error)
     own = frame is None
@@ -140,15 +165,15 @@ def _next_step_of_error(own: bool, on_device: bool) -> str:
 
 
 def _mark_consequences(results: list[CheckResult]) -> list[CheckResult]:
-    """Name, for each failure, the first earlier failure that explains it."""
+    """Name, for each failure and warning, the first earlier failure that explains it."""
     marked: list[CheckResult] = []
     broken: list[CheckResult] = []
     for result in results:
-        if result.failed:
+        if result.failed or result.status is Status.WARN:
             cause = next((b.check for b in broken if result.check in _explained(b.check)), None)
             result = dataclasses.replace(result, consequence_of=cause)
-            if result.reason not in LATENT:
-                broken.append(result)
+        if result.failed and result.reason not in LATENT:
+            broken.append(result)
         marked.append(result)
     return marked
 

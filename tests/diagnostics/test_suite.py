@@ -152,6 +152,8 @@ def test_consequences_point_at_the_first_failure_that_explains_them() -> None:
         "overfit": "shift",
         "checkpoint": None,
     }
+    warned = [result("modes", Status.FAIL), result("training_step", Status.WARN)]
+    assert _mark_consequences(warned)[1].consequence_of == "modes"
     passed = [result("shift", Status.WARN), result("loss", Status.FAIL)]
     assert _mark_consequences(passed)[1].consequence_of is None
 
@@ -252,3 +254,28 @@ def test_require_healthy_is_not_satisfied_by_nothing_measured() -> None:
     """Every check that was asked for lacks its part: that is no guarantee."""
     with pytest.raises(CheckFailedError, match="not measured"):
         require_healthy(Pipeline(TinyGPT()), only=["roundtrip", "sampling"])
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_small_model_is_computed_on_one_thread_and_the_threads_come_back(raises: bool) -> None:
+    """Also after Ctrl-C; a user's own choice inside a part is not the report's to keep."""
+    seen: list[int] = []
+
+    def watched(data: Tensor) -> tuple[Tensor, Tensor]:
+        seen.append(torch.get_num_threads())
+        if raises:
+            raise KeyboardInterrupt
+        return windows(data)
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        if raises:
+            with pytest.raises(KeyboardInterrupt):
+                diagnose(pipeline(get_batch=watched), only=["shift"])
+        else:
+            diagnose(pipeline(get_batch=watched), only=["shift"])
+        assert set(seen) == {1}
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
