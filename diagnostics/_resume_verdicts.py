@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from torch import Tensor
 
@@ -236,7 +237,6 @@ def _judge_settings(probe: Probe, trip: Trip) -> Iterator[CheckResult]:
         key = "lr" if "lr" in changed else changed[0]
         is_rate = key == "lr"
         ratio = now[key] / was[key] if is_rate and was[key] else float("nan")
-        restarts = is_rate and math.isclose(ratio, 1 / RATE_FACTOR, rel_tol=1e-6)
         # a loop that sets the rate from a schedule at every step does not need the saved one
         scheduled = is_rate and probe.pipeline.learning_rate is not None
         yield verdict(
@@ -255,17 +255,35 @@ def _judge_settings(probe: Probe, trip: Trip) -> Iterator[CheckResult]:
             else say("{now}", now=str(now[key])),
             expected=say("{was}", was=str(was[key])),
             where=say("group {number} of {total}", number=number, total=len(saved)),
-            causes=(
-                (say("the rate starts again at its first value: the schedule restarts"),)
-                if restarts
-                else (say("a factor of the schedule is applied to a rate that holds it already"),)
-                if is_rate
-                else ()
-            ),
+            causes=(_cause_of_rate(probe, was, now),) if is_rate else (),
             next_step=say("load the optimizer's state last, and set the rate from the step"),
             numbers={"saved": str(was[key]), "loaded": str(now[key])},
         )
         return
+
+
+def _cause_of_rate(probe: Probe, was: Mapping[str, Any], now: Mapping[str, Any]) -> Text:
+    """Say how a rate changed: to the first one, by a factor a second time, or one of the two."""
+    again = say("a factor of the schedule is applied to a rate that holds it already")
+    restarts = say("the rate starts again at its first value: the schedule restarts")
+    base = was.get("initial_lr")  # where torch's schedulers keep the rate without any factor
+    if base and math.isclose(now["lr"] * base, was["lr"] ** 2, rel_tol=1e-6):
+        return again
+    first = (was["lr"] / RATE_FACTOR, _first_rate(probe))
+    if any(math.isclose(now["lr"], rate, rel_tol=1e-6) for rate in first):
+        return restarts
+    return say("the schedule starts again, or a factor of it is applied a second time")
+
+
+def _first_rate(probe: Probe) -> float:
+    """Return the rate that the pipeline's schedule has for step 0; NaN without a schedule."""
+    if probe.pipeline.learning_rate is None:
+        return math.nan
+    with probe.seeded("schedule"):
+        try:
+            return float(probe.pipeline.learning_rate(0))
+        except Exception:  # any: the schedule itself may raise; `schedule` says where
+            return math.nan
 
 
 def judge_step(trip: Trip) -> Iterator[CheckResult]:

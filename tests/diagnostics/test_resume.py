@@ -209,6 +209,24 @@ def test_a_rate_that_the_loop_sets_at_every_step_is_a_warning() -> None:
     assert (result.status, result.reason) == (Status.WARN, "resume.learning_rate")
 
 
+def test_a_schedule_that_starts_again_is_named_by_its_first_rate() -> None:
+    """The loaded optimizer has the rate of step 0, in the middle of a warm-up."""
+
+    def at_first_rate(model: nn.Module, optimizer: Any, step: int) -> tuple[Any, Any, int]:
+        optimizer.param_groups[0]["lr"] = 2e-4
+        return model, optimizer, step
+
+    result = check_resume(
+        TinyGPT(),
+        save_state,
+        Loader(after=at_first_rate),
+        adam,
+        learning_rate=lambda step: 2e-4 * (step + 1),
+    )
+    assert result.reason == "resume.learning_rate"
+    assert "the schedule restarts" in result.causes[0]
+
+
 def test_frozen_parameters_and_ties_come_back() -> None:
     result = check_resume(frozen(), save_state, Loader(frozen, after=thaw), adam)
     assert result.reason == "resume.frozen"
