@@ -97,6 +97,14 @@ UNEVEN = Fault(
     "weight 1 for every token",
     "print the factor with which each loss is multiplied before backward()",
 )
+CLIPPED_INSIDE = Fault(
+    "accumulation.clipped_inside",
+    "the gradient is cut to a norm of {limit} after each micro-batch: a token of the first weighs "
+    "{first}, one of the last {last}",
+    "weight 1 for every token, and one cut of the whole gradient",
+    "clip once, after the last backward() and before step()",
+    ("clip_grad_norm_ stands inside the loop over micro-batches and cuts the running sum",),
+)
 PARTIAL_WINDOW = Fault(
     "accumulation.partial_window_dropped",
     "a window of {parts} instead of {full} micro-batches is not stepped: its gradient is lost",

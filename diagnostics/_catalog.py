@@ -137,6 +137,9 @@ _ROWS = (
             "evaluation",
             "generation",
             "loss",
+            "optimizer",
+            "training_step",
+            "accumulation",
         ),
     ),
     Row(

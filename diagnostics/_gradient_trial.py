@@ -22,6 +22,10 @@ TRUTH_GAP_MAX = 1e-3  # relative, of one parameter; a wrong backward is off by 0
 # of a central difference; smooth models stay below it, and ReLU's kinks may not (3e-4 measured).
 # The second is for models that cast to float32 inside.
 STEPS = ((1e-5, 1e-5, 1e-5), (1e-2, 1e-3, 0.1))
+# A gradient that is 0 but for rounding: from float32 to float64 it shrinks by about 1e-9, and a
+# healthy one, however small, by nothing. The square root of eps is far above such a gradient.
+NOISE_SHRINKS = 1e-5
+NOISE_LOOKS = 4
 ROUNDING = {"round", "floor", "ceil", "trunc", "fix", "sign", "sgn"}  # functions of torch
 
 
@@ -133,6 +137,51 @@ def find_stuck(probe: Probe, names: set[str]) -> list[str]:
                 probe.generator(f"look {number}"),
             )
         return sorted(name for name in names if not parameters[name].any())
+
+
+def find_noise(probe: Probe, norms: Mapping[str, float]) -> dict[str, tuple[float, float]]:
+    """Return the norms in the own precision and in float64 of matrices whose gradient is rounding.
+
+    Under other weights and batches, too: a saturated softmax wakes there. Vectors and biases are
+    left out: that of the keys has no gradient by mathematics, as softmax does not see a shift.
+    """
+    suspects = {
+        name
+        for name, parameter in probe.pipeline.model.named_parameters()
+        if sum(size > 1 for size in parameter.shape) >= 2
+        and "bias" not in name.rpartition(".")[2].lower()
+        and 0.0
+        < norms.get(name, 0.0)
+        < math.sqrt(torch.finfo(parameter.dtype).eps) * math.hypot(*norms.values())
+    }
+    found: dict[str, tuple[float, float]] = {}
+    for number, jitter in enumerate((0.0, *SECOND_LOOKS)[:NOISE_LOOKS]):
+        if not suspects or not probe.runs_in_float64:
+            return {}
+        rough = _norms_under(probe, suspects, number, jitter, exact=False)
+        fine = _norms_under(probe, suspects, number, jitter, exact=True)
+        suspects = {n for n in suspects if fine[n] <= NOISE_SHRINKS * rough[n]}
+        for name in sorted(suspects):
+            found.setdefault(name, (rough[name], fine[name]))
+    return {name: pair for name, pair in found.items() if name in suspects}
+
+
+def _norms_under(
+    probe: Probe, names: set[str], number: int, jitter: float, *, exact: bool
+) -> dict[str, float]:
+    """Return the L2 norms of the named gradients, infinite where one is missing or not finite."""
+    tokens = probe.tokens(8, probe.probe_length + 1, f"gradients {number}")
+    with probe.model(train=True, exact=exact) as model, probe.seeded("gradients"):
+        _shake(model.parameters(), jitter, probe.generator(f"look {number}"))
+        _, loss = probe.loss(model, _pair(probe, tokens))
+        if loss.requires_grad:
+            loss.backward()
+        norms = {
+            name: math.inf if p.grad is None else float(_values(p.grad).double().norm())
+            for name, p in model.named_parameters()
+            if name in names
+        }
+    return {name: norm if math.isfinite(norm) else math.inf for name, norm in norms.items()}
 
 
 def measure_truth(probe: Probe) -> dict[str, float] | None:

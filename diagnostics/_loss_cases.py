@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from diagnostics._id_runs import runs_as_in_text
 from diagnostics._loss_readings import Case
 from diagnostics._probe import JITTER_STD, Batch, MissingPartError, Probe
 
@@ -126,10 +127,10 @@ def _padding(probe: Probe, batch: Batch) -> Tensor | None:
     pad_id = probe.pipeline.pad_id
     if batch.attention_mask is not None:
         is_pad = batch.attention_mask == 0
-    elif pad_id is not None:
-        is_pad = batch.inputs == pad_id
+    elif pad_id is None or runs_as_in_text(batch.inputs, probe.pipeline.train_ids, pad_id):
+        return None  # no padding, or an id of the text that only looks like it
     else:
-        return None
+        is_pad = batch.inputs == pad_id
     if probe.pipeline.labels == "same":  # target t is predicted from position t - 1
         before = torch.zeros_like(is_pad)
         before[:, 1:] = is_pad[:, :-1]

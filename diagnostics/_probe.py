@@ -324,7 +324,8 @@ class Probe:
         original = self.pipeline.model
         tokens = self.tokens(2, min(4, self.probe_length))
         try:
-            twin = clone(original)
+            # one for each call: what a model keeps from a call must not look like the original's
+            twin, other = clone(original), clone(original)
         except Exception as error:  # any: user classes may refuse in any way
             self.notes.append(
                 f"the model cannot be deep-copied ({type(error).__name__}); the original was used "
@@ -335,11 +336,12 @@ class Probe:
         try:
             original.eval()
             twin.eval()
+            other.eval()
             before = self._raw_call(twin, tokens)
             with borrowed(original):  # gets its own storage and modes back, exactly
                 original.train()  # a dropout that the twin shares would show as well
                 self._shake(original, 10 * JITTER_STD, 1.0)
-                independent = _same(self._raw_call(twin, tokens), before)
+                independent = _same(self._raw_call(other, tokens), before)
         except Exception as error:  # any: the model itself may raise; `shapes` says where
             self.notes.append(
                 f"the model raised {type(error).__name__} on (2, {tokens.shape[1]}) ids, so no "

@@ -9,6 +9,7 @@ Shapes: N training ids, M validation ids, R runs.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,14 +18,16 @@ from diagnostics._ngrams import RUN_LENGTH_MIN, Ids, find_runs, hash_runs
 from diagnostics._result import CheckResult, Status, verdict
 from diagnostics._text import say
 
-LOOKED_AT = 2**16  # ids of the validation part
-COPIES_MAX = 4  # of a run in train: strides of a quarter; what is cut finer has long common runs
+LOOKED_AT = 2**15  # ids of the validation part
+COPIES_MAX = 4  # of a run in train; windows that are cut finer have long common runs
 PERIODS = range(16, 1025)  # tokens; longer windows have long common runs, too
 BEGINNINGS_MIN = 32  # of common runs, so that they agree by chance with less than 1e-6
+RECORDS_MAX = 2 / 3  # in SHIFTS places of three rows: records of one width lie any rows apart
+DEVIATIONS = 5  # above that, for as many stretches as there are
 COVERED_MIN = 0.3  # of places; with half of the windows in either part, half of them
 ALIGNED_MIN = 0.5  # of beginnings in two places of a period; prose measures 0.1 to 0.2
-SHIFTED_MIN = 0.85  # of aligned ones; records of one width: at most 0.75 of them by chance
-SHIFTS = 3  # by which windows of one place may differ, with a stride of a quarter at least
+SHIFTED_MIN = 0.85  # of aligned ones; those that prose repeats by nature are the rest
+SHIFTS = 2  # by which windows of one place differ in runs, with a stride of a third at least
 WIDTH_MAX = 2048  # tokens of a window
 
 
@@ -33,21 +36,24 @@ class Grid:
     """covered: share of places of val that lie in a run of `length` ids which train holds too.
 
     aligned: share of such stretches that begin in one of two places of `period`.
-    shifted: share of the aligned ones that stand a few fixed shifts further in a window of train.
+    shifted: share of the aligned ones that stand one of two shifts further in a window of train.
+    stretches: how many aligned ones there are.
     """
 
     covered: float
     aligned: float
     shifted: float
+    stretches: int
     period: int
     length: int
 
     @property
     def is_cut(self) -> bool:
+        chance = math.sqrt(RECORDS_MAX * (1 - RECORDS_MAX) / max(1, self.stretches))
         return (
             self.covered >= COVERED_MIN
             and self.aligned >= ALIGNED_MIN
-            and self.shifted >= SHIFTED_MIN
+            and self.shifted >= max(SHIFTED_MIN, RECORDS_MAX + DEVIATIONS * chance)
         )
 
 
@@ -80,6 +86,7 @@ def measure_grid(train: Ids, val: Ids, length: int) -> Grid | None:
         covered=float(covered.mean()),
         aligned=len(aligned) / len(begins),
         shifted=max(_shifted(distances, w) for w in range(period, WIDTH_MAX + 1, period)),
+        stretches=len(aligned),
         period=period,
         length=length,
     )

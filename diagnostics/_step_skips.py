@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 from diagnostics import _step_words as words
 from diagnostics._result import CheckResult
-from diagnostics._step_reading import Reading
-from diagnostics._step_trial import Call, norm
+from diagnostics._step_reading import STALE_MIN, Reading
+from diagnostics._step_trial import Call, Gradient, fit, norm
 from diagnostics._step_verdicts import Trial
 from diagnostics._text import say
 
@@ -28,6 +29,17 @@ def period_of(stepped: Sequence[int], calls: int) -> int | None:
     period = gaps.pop()
     regular = not gaps and stepped[0] in (0, period - 1) and calls - stepped[-1] <= period
     return period if regular and period > 1 else None
+
+
+def add_up(calls: Sequence[Call], owns: Sequence[Gradient]) -> bool:
+    """Whether a call without a step leaves its own gradient plus what it found."""
+    for (call, after), own in zip(itertools.pairwise(calls), owns, strict=False):
+        if call.steps or not 0 < norm(call.left) < math.inf or not norm(after.left) > 0:
+            continue
+        share = fit(after.left, [own, call.left]).factors[1]
+        if share * norm(call.left) > STALE_MIN * norm(after.left):
+            return True
+    return False
 
 
 def judge_skips(tell: Callable[..., CheckResult], trial: Trial) -> Iterator[CheckResult]:

@@ -37,6 +37,8 @@ class Trial:
     acts_on_mode: bool  # whether some module behaves differently in eval mode
     own_sizes: list[float]  # norm of each batch's own gradient
     artificial: tuple[int, ...]  # calls with a batch that is made to have a large gradient
+    steps_when_small: bool  # whether calls step with a tiny gradient, where no other call does
+    adds_up: bool  # whether calls without a step add to what the call before left
 
     @property
     def count(self) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,12 +20,15 @@ from diagnostics._step_trial import (
     Gradient,
     Pair,
     constant_pair,
+    fit,
+    norm,
     random_pair,
     reference,
 )
 
 SHARES = (1.0, 0.5, 0.25, 0.75)  # of each row's targets that are scored, micro-batch by micro-batch
 ROWS = 2
+CUT_GAP = 2e-3  # of the gradient, from a sum that was cut on the way
 SHRINK = 2.0**-13  # exact in binary; below every limit that recipes clip to, above underflow
 
 
@@ -104,6 +107,26 @@ def nan_in_call(model: nn.Module, number: int | None) -> Iterator[list[None]]:
         yield calls
     finally:
         handle.remove()
+
+
+def limit_inside(window: Window, used: Gradient, limits: Iterable[float]) -> float | None:
+    """Return the norm to which the running sum is cut after each micro-batch; None where it is not.
+
+    The sum with such cuts is computed for each of the limits and for each usual divisor.
+    """
+    parts = [(g, n) for g, n in zip(window.gradients, window.counts, strict=True) if n]
+    N, K = sum(window.counts), len(parts)
+    for limit in limits:
+        for shares in ([1 / N] * K, [1 / (K * n) for _, n in parts], [1 / n for _, n in parts]):
+            running: Gradient = {}
+            for (gradient, _), share in zip(parts, shares, strict=True):
+                grown = {n: running.get(n, 0.0) + share * g for n, g in gradient.items()}
+                factor = min(1.0, limit / max(norm(grown), 1e-300))
+                running = {n: factor * g for n, g in grown.items()}
+            guess = fit(used, [running])
+            if guess.misfit <= CUT_GAP and abs(guess.factors[0] - 1) <= CUT_GAP:
+                return limit
+    return None
 
 
 def _as_nan(output: Any) -> Any:

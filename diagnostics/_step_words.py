@@ -95,7 +95,22 @@ SKIP_KEEPS_GRADIENT = Fault(
     "{stale} times what was left",
     "this batch's gradient alone, whatever the call before did",
     "call optimizer.zero_grad() also where the step is skipped, before it returns",
-    ("the call returns before zero_grad() where the gradient or the loss is large",),
+    ("the call returns before zero_grad() where the gradient or the loss is too large",),
+)
+SKIPS_ALL = Fault(
+    NO_STEP.reason,
+    "none of {calls} calls steps, as their gradients are too large for the step; a tiny one does",
+    "a step in every call, but for rare outbursts",
+    "raise the limit above the norms of ordinary batches",
+    ("a limit on the norm of the gradient is lower than that of ordinary batches",),
+)
+SKIPS_PILE_UP = Fault(
+    SKIP_KEEPS_GRADIENT.reason,
+    "a skipped step leaves its gradient, which the next call adds, so that none of {calls} calls "
+    "steps; with a tiny gradient alone a call does",
+    SKIP_KEEPS_GRADIENT.expected,
+    SKIP_KEEPS_GRADIENT.next_step,
+    SKIP_KEEPS_GRADIENT.causes,
 )
 OTHER_MODEL = Fault(
     "training_step.other_model",

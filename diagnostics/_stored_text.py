@@ -128,14 +128,14 @@ class StoredText:
     def is_lossy(self) -> bool:
         """Whether the tokenizer gives back another form of the text than it gets."""
         head = self.bare_text[:HEAD_LENGTH]
-        ids = self._encode(head)
+        ids = self.encode(head)
         again = self.decode(np.array(ids, dtype=np.int64)) if ids else head
         return "".join(again.split()) != "".join(head.split())
 
     @cached_property
     def true_head(self) -> list[int]:
         """The ids that the tokenizer gives for the head of the text, without the cut's own."""
-        ids = self._encode(self.bare_text[:HEAD_LENGTH])
+        ids = self.encode(self.bare_text[:HEAD_LENGTH])
         return ids if self.reader.is_character_level else ids[:-8]
 
     def decode(self, ids: Ids) -> str:
@@ -171,7 +171,8 @@ class StoredText:
         same = self.reader.decode(head) == "".join(entries[i] for i in head)
         return codes if same else None
 
-    def _encode(self, text: str) -> list[int]:
+    def encode(self, text: str) -> list[int]:
+        """Return the plain ids of a text, none for one that cannot be encoded."""
         try:
             ids = self.reader.encode(text)
         except Exception:  # any: a text that it cannot encode is for `roundtrip`

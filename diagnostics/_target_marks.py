@@ -15,7 +15,9 @@ from diagnostics._result import CheckResult, Status, verdict
 from diagnostics._text import say
 
 END_NAMES = ("eos_token_id", "eos_id", "eot_token", "eot_id", "eod_id")
+ROWS_WANTED = 256  # in which values are counted
 ROWS_MIN = 4  # rows that show a pattern
+UNLEARNT_NAMES = ("bos_token_id", "bos_id", "unk_token_id", "unk_id", "mask_token_id")
 ENDS_MIN = 2  # ends that are never scored before it is said
 VALUES_MIN, VALUES_LUCK_MAX = 5, 1e-6  # ignored places of one token, and their probability
 LUCK_MAX = 1e-3  # chance below which equal tokens before every answer are a marker
@@ -30,10 +32,30 @@ def judge_marks(probe: Probe) -> Iterator[CheckResult]:
     if bool(stray.any()):
         yield _stray(batch, stray, ignore)
         return
-    yield from _judge_ends(probe, batch)
-    yield from _judge_values(probe, batch)
+    many = _more_rows(probe, batch)
+    yield from _judge_ends(probe, many)
+    yield from _judge_values(probe, many)
     yield from _judge_answers(probe, batch)
     yield from _judge_last_tokens(probe, batch)
+
+
+def _more_rows(probe: Probe, batch: Batch) -> Batch:
+    """Return the batch with rows of further calls: in one batch a rare token stands too seldom."""
+    pipeline = probe.pipeline
+    if batch.attention_mask is not None or pipeline.get_batch is None or pipeline.train_ids is None:
+        return batch
+    rows = [batch]
+    try:
+        with probe.seeded("loss marks"):
+            while sum(part.inputs.shape[0] for part in rows) < ROWS_WANTED:
+                rows.append(probe.draw_batch(pipeline.train_ids))
+        inputs, targets = (
+            torch.cat([getattr(part, name).to(probe.device).long() for part in rows])
+            for name in ("inputs", "targets")
+        )
+    except Exception:  # any: rows of other lengths, or a loader that ends
+        return batch
+    return Batch(inputs, targets, None, batch.source)
 
 
 def _stray(batch: Batch, stray: Tensor, ignore: int) -> CheckResult:
@@ -128,25 +150,33 @@ def _judge_values(probe: Probe, batch: Batch) -> Iterator[CheckResult]:
     """Is a token ignored wherever it stands, among tokens that are scored?"""
     pipeline = probe.pipeline
     tokens, scored = labels_of_tokens(batch, pipeline.labels, pipeline.ignore_index)
-    inner, among = tokens[:, 1:-1], scored[:, :-2] & scored[:, 2:]
+    lengths, before, after = _runs(tokens)
+    flat, marks = tokens.flatten(), scored.flatten()
+    among = (before >= 0) & (after >= 0) & marks[before] & marks[after]  # (B * S,)
     if not bool(among.any()):
         return
     V = int(tokens.max()) + 1
-    stands = torch.bincount(inner[among], minlength=V)  # between two scored tokens
-    kept = torch.bincount(tokens[scored], minlength=V)
-    ignored = torch.bincount(inner[among & ~scored[:, 1:-1]], minlength=V)
+    stands = torch.bincount(flat[among], minlength=V)  # between two scored tokens
+    kept = torch.bincount(flat[marks], minlength=V)
+    ignored = torch.bincount(flat[among & ~marks], minlength=V)
     # marks that fall on it as on other tokens would hit every one of them with this probability
     rate = (ignored.sum() - ignored + 1) / (stands.sum() - stands + 2)
     luck = rate.double() ** stands
     odd = (stands >= VALUES_MIN) & (kept == 0) & (luck < VALUES_LUCK_MAX)
-    ends = [getattr(pipeline.tokenizer, name, None) for name in END_NAMES]
-    found = [v for v in torch.nonzero(odd).flatten().tolist() if v not in (pipeline.pad_id, *ends)]
+    known = [getattr(pipeline.tokenizer, name, None) for name in (*END_NAMES, *UNLEARNT_NAMES)]
+    found = []
+    for token in torch.nonzero(odd).flatten().tolist():
+        here = among & (flat == token)
+        filler = int(((lengths > 2) & here).sum()) > 0.5 * int(here.sum())
+        settled = len(flat[before[here]].unique()) == 1  # a start after each end: nothing to learn
+        if token not in (pipeline.pad_id, *known) and not filler and not settled:
+            found.append(token)
     if found:
         yield verdict(
             Status.FAIL,
             "loss.token_never_scored",
             say(
-                "token {token} is never scored in the batch, although it stands {count} times "
+                "token {token} is never scored, although it stands {count} times "
                 "between tokens that are",
                 token=found[0],
                 count=int(stands[found[0]]),
@@ -154,13 +184,36 @@ def _judge_values(probe: Probe, batch: Batch) -> Iterator[CheckResult]:
             measured=say("0 of {count} are scored", count=int(stands[found[0]])),
             expected=say("{count}, unless it is padding", count=int(stands[found[0]])),
             where=say("{count:token|tokens}; first is {token}", count=len(found), token=found[0]),
-            causes=(say("targets are masked by value, with a pad id that is a real token"),),
+            causes=(
+                say("targets are masked by value, with a pad id that is a real token"),
+                say("the mask for what follows this token was laid on the token itself"),
+            ),
             next_step=say(
                 "mask padding by length; if {token} is nothing but padding, declare pad_id={token}",
                 token=found[0],
             ),
             numbers={"tokens": found},
         )
+
+
+def _runs(tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return, for each of tokens (B, S), how often it stands in a row, and what stands around that.
+
+    Three flat tensors (B * S,): the length of the run, and the flat places of the tokens before and
+    after it, -1 where the row ends.
+    """
+    B, S = tokens.shape
+    places = torch.arange(S, device=tokens.device).expand(B, S)
+    new = torch.ones_like(tokens, dtype=torch.bool)
+    new[:, 1:] = tokens[:, 1:] != tokens[:, :-1]
+    first = torch.where(new, places, 0).cummax(1).values
+    ends = torch.ones_like(new)
+    ends[:, :-1] = new[:, 1:]
+    last = torch.where(ends, places, S).flip(1).cummin(1).values.flip(1)
+    offset = S * torch.arange(B, device=tokens.device)[:, None]
+    before = torch.where(first > 0, offset + first - 1, -1)
+    after = torch.where(last < S - 1, offset + last + 1, -1)
+    return (last - first + 1).flatten(), before.flatten(), after.flatten()
 
 
 # ---- answers -------------------------------------------------------------------------------

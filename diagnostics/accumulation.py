@@ -9,16 +9,19 @@ How it is measured
     Your function gets windows of micro-batches with unequal numbers of scored tokens, on a copy
     with its dropout silenced. The gradient at the step is written as a sum of the micro-batches'
     own, and the weights of that sum tell the rule: equal weight per token, equal weight per
-    micro-batch, one missing, and which divisor. A window of repeated tokens with a large gradient,
-    and the first window once more with a gradient made too small for any clipping, tell clipping
-    from a factor; a shorter window, one with an empty micro-batch, and one in which
-    a forward call gives NaN follow; a loop that skips the NaN must not count it as one of K.
+    micro-batch, one missing, and which divisor. Weights that fit no rule are compared with those
+    that cutting the running sum after each micro-batch would leave. A window of repeated tokens
+    with a large gradient, and the first window once more with a gradient made too small for any
+    clipping, tell clipping from a factor; a shorter window, one with an empty micro-batch, and one
+    in which a forward call gives NaN follow; a loop that skips the NaN must not count it as one of
+    K.
 
 What it cannot see
     Whether gradients are added or averaged where every gradient is brought to one norm: only their
     direction is left then. The order in which your loop cuts data into windows, and what it does
-    with the rest of an epoch before this function sees it. The divisor after a NaN that was
-    skipped, where tokens are counted and not micro-batches. Synchronisation between processes.
+    with the rest of an epoch before this function sees it. The cause of uneven weights, unless it
+    is such a cut to one norm. The divisor after a NaN that was skipped, where tokens are counted
+    and not micro-batches. Synchronisation between processes.
 
 Break it
     python -m exercises.break_accumulation
@@ -48,6 +51,7 @@ from diagnostics._step_verdicts import acts_on_mode, judge_modes
 from diagnostics._step_windows import (
     SHRINK,
     Window,
+    limit_inside,
     make_windows,
     nan_in_call,
     shrunk_gradients,
@@ -263,7 +267,7 @@ def _judge_steps(tell: Callable[..., CheckResult], trial: Trial) -> CheckResult 
 
 def _judge_mixes(tell: Callable[..., CheckResult], trial: Trial) -> CheckResult | None:
     """Judge how the first two windows, which are full, were mixed; NO_STEP is told before."""
-    for mix in trial.mixes[:2]:
+    for number, mix in enumerate(trial.mixes[:2]):
         K = len(mix.counts)
         shown = say("weights per token: {w}", w=", ".join(f"{w:.3g}" for w in mix.token_weights))
         if not math.isfinite(mix.size):
@@ -274,6 +278,14 @@ def _judge_mixes(tell: Callable[..., CheckResult], trial: Trial) -> CheckResult 
             return tell(words.OTHER, shown, cosine=math.sqrt(max(0.0, 1 - mix.misfit**2)))
         if abs(mix.stale) > max(NONE, 2 * mix.misfit):
             return tell(words.NOT_CLEARED, shown, stale=mix.stale)
+        limit = None
+        if mix.rule in ("none", "missing"):
+            call = trial.calls[number]
+            limits = {norm(call.used), *(clip.limit for clip in call.clips)}
+            limit = limit_inside(trial.windows[number], call.used, limits)
+        if limit is not None:
+            first, *_, last = mix.token_weights
+            return tell(words.CLIPPED_INSIDE, shown, limit=limit, first=first, last=last)
         if mix.rule == "missing":
             largest = max(map(abs, mix.token_weights))
             lost = [k for k, w in enumerate(mix.token_weights) if abs(w) <= NONE * largest]

@@ -9,17 +9,20 @@ How it is measured
     One batch as it came: (B, T) int64 on one device, no longer than the block. Then `get_batch`
     is called many times on counting data (every value is its own position), so that each row
     says where it starts: rows must be consecutive tokens, differ within a batch and from call to
-    call, and reach every part of the data. On data with three windows all three must turn up;
-    on data with none, none may be made up. A loader bound to its data is called as well, and its
-    rows are looked up in train_ids and val_ids. A healthy random sampler fails one of these with
-    a probability below 1e-9; sequential readers are recognised, and no coverage is asked of them.
-    Every batch must have a target. A loader that reads the data in passes is read for two of
-    them, if one has at most 256 batches: the second should not have the first one's order.
+    call, and reach every part of the data. On counting data as long as train_ids, starts must
+    not come again far more often than independent draws do. On data with three windows all three
+    must turn up; on data with none, none may be made up. A loader bound to its data is called as
+    well, and its rows are looked up in train_ids and val_ids. A healthy random sampler fails one
+    of these with a probability below 1e-9; sequential readers are recognised, and no coverage is
+    asked of them. Every batch must have a target. A loader that reads the data in passes is read
+    for two of them, if one has at most 256 batches: the second should not have the first one's
+    order.
 
 What it cannot see
     Whether targets belong to their inputs: that is for `shift`; ids out of range: for `range`.
     The order of documents, and windows that cross from one to the next. Repeats that begin after
-    some hundred batches, and processes that read the same rows.
+    some hundred batches, and processes that read the same rows. Random samplers that know an
+    eighth of the places or more, or are coarse only on more than 4 million ids.
 
 Break it
     python -m exercises.break_batches
@@ -44,6 +47,7 @@ from diagnostics._batch_draws import (
 )
 from diagnostics._batch_epochs import find_pass, judge_order, judge_padding
 from diagnostics._batch_form import describe, fault, judge_one, wrong_device
+from diagnostics._batch_places import judge_places
 from diagnostics._probe import Batch, MissingPartError, Probe, read_batch
 from diagnostics._result import CheckResult, Status, verdict
 from diagnostics._text import Text, say
@@ -184,6 +188,7 @@ def _judge_sampler(probe: Probe) -> CheckResult | None:
         return wrong if wrong.status is not Status.SKIP else None
     data = counting_data(probe, draws.N)[0]
     wrong = _judge_draws(probe, draws, lambda: probe.draw_batch(data))
+    wrong = judge_places(probe, draws) if wrong is None else wrong
     if wrong is not None:
         return wrong
     if draws.stride == 1 and not draws.advances:

@@ -12,14 +12,16 @@ How it is measured
     has to be the one that is measured: each layer adds window - 1 tokens to the reach. In a model
     that reads weights (T, T), each attention is switched off alone: the newest token must still
     reach its prediction, round it. So must earlier ones with all feed-forward layers switched off.
-    Scores that are divided by the root of the width or of the number of heads, and projections
-    that all heads share, are warnings.
+    Each of the data's common ids is set before other tokens and its embedding moved: later logits
+    have to move, as they do with the token before it. Scores that are divided by the root of the
+    width or of the number of heads, and projections that all heads share, are warnings.
 
 What it cannot see
     A mask that hides a position from itself, as long as the residual stream carries the token
     around the attention. A scale that is left out or applied twice: T5 has none and muP divides
     by the head size, so that both are designs. Heads that are grouped or laid out in another order
     than in the weights' own code. How far a state that forgets would reach with finer numbers.
+    Ids that are hidden though they are rare, and hidden ones where no nn.Embedding reads the ids.
     Whether the context is put to good use.
 
 Break it
@@ -37,6 +39,7 @@ import torch
 from torch import Tensor, nn
 
 from diagnostics._attention_faults import judge_attention, watch_attention
+from diagnostics._context_ids import judge_common_ids
 from diagnostics._probe import Probe
 from diagnostics._result import CheckResult, Status, verdict
 from diagnostics._structure import (
@@ -97,6 +100,11 @@ def _judge_map(bench: Bench, tokens: Tensor, limit: float) -> CheckResult:
     maps = [measure_influence(bench.probe, bench.model, row, columns)[0] for row in tokens]
     attends = bool(watch_attention(bench, tokens))
     result = _judge(bench.probe, torch.stack(maps).amax(dim=0).cpu(), limit, attends=attends)
+    if result.failed:
+        return result
+    hidden = judge_common_ids(bench)
+    if hidden is not None and (hidden.failed or result.status is Status.PASS):
+        return hidden
     if result.status is not Status.PASS:
         return result
     odd = judge_attention(bench, tokens, limit)

@@ -12,13 +12,15 @@ How it is measured
     gradients are compared with those of a copy without them; hooks that a fresh model,
     torch itself or the model's own methods bring along belong to the design. The state
     of the optimizer must lie where its parameters lie. Two seeded calls of the loader
-    and of make_model must agree.
+    and of make_model must agree; of a loader that goes on through the data, or through a
+    shuffled pass over it, two passes that start after the same seeding.
 
 What it cannot see
     Switches that your program sets after this point. Hooks on tensors (copies lose
     them) and backward hooks that only a real training step fires. Kernels that differ
     between devices: compare with a run on the CPU. Whether two whole runs agree; here
-    it is one call of each part.
+    it is one call of each part. Of a loader that is bound to its data, whether a new
+    pass follows the seed: then it is a warning that names both readings.
 
 Break it
     python -m exercises.break_environment
@@ -41,7 +43,7 @@ from diagnostics._guard import same_bytes
 from diagnostics._hooks import Hook, Outcome, find_culprit, foreign_hooks, outcome
 from diagnostics._pipeline import Pipeline
 from diagnostics._probe import MissingPartError, Probe
-from diagnostics._repeatable import compare_batches, compare_models
+from diagnostics._repeatable import Disagreement, compare_batches, compare_models
 from diagnostics._result import CheckResult, Status, verdict
 from diagnostics._text import Text, say
 
@@ -475,13 +477,25 @@ def _judge_repeatable(probe: Probe) -> Iterator[CheckResult]:
                 total=found.total,
             ),
             expected=say("0 of {total}, bit for bit", total=found.total),
-            causes=(
-                say("{part} draws from a generator of its own, which goes on", part=found.part),
-                say("{part} takes its seed from the clock or the system", part=found.part),
+            causes=_causes(found),
+            next_step=say(
+                "nothing to mend if {part} goes on through its pass; then seed before it starts"
+                if found.in_pass
+                else "seed the generator of {part} where the run starts",
+                part=found.part,
             ),
-            next_step=say("seed the generator of {part} where the run starts", part=found.part),
             numbers={"part": found.part, "count": found.count},
         )
+
+
+def _causes(found: Disagreement) -> tuple[Text, ...]:
+    told = [
+        "{part} draws from a generator of its own, which goes on",
+        "{part} takes its seed from the clock or the system",
+    ]
+    if found.in_pass:
+        told = ["{part} goes on through a shuffled pass, where the last call ended", *told]
+    return tuple(say(cause, part=found.part) for cause in told)
 
 
 # ---- small things ----------------------------------------------------------------------------

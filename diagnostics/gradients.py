@@ -10,7 +10,9 @@ How it is measured
     of the model are found by walking the graph. A parameter without gradient (None), or with one
     that is zero everywhere, is looked at again with jittered weights and other random batches, so
     that zero-initialised heads and unchosen experts do not count; and once more with only those
-    weights moved that have a gradient, because two zero factors never wake one another. Last, the
+    weights moved that have a gradient, because two zero factors never wake one another. The small
+    gradients of matrices are computed again in float64: one that shrinks there by five orders of
+    magnitude or more, under several weights and batches, is rounding and no gradient. Last, the
     directional derivative of each parameter is compared, in float64, with a central finite
     difference.
 
@@ -19,7 +21,9 @@ What it cannot see
     `training_step`. Values of gradients where the model cannot run in float64. Parameters of a
     layer that is not registered and runs under no_grad or inside a reentrant checkpoint. A wrong
     backward in a model that also rounds what needs a gradient: that is taken for quantised
-    training, a warning. Frozen parameters are counted, not judged.
+    training, a warning. Rounding in place of the gradient of a vector or a bias, as that of the
+    keys has by mathematics, and in models that compute in float32 whatever they are given. Frozen
+    parameters are counted, not judged.
 
 Break it
     python -m exercises.break_gradients
@@ -35,6 +39,7 @@ from torch import Tensor, nn
 from diagnostics._gradient_trial import (
     TRUTH_GAP_MAX,
     Gradients,
+    find_noise,
     find_stuck,
     find_unregistered,
     measure_gradients,
@@ -49,6 +54,7 @@ from diagnostics._gradient_verdicts import (
     has_trained_sibling,
     no_graph,
     not_finite,
+    only_noise,
     rounded,
     straight_through,
     stuck_at_zero,
@@ -106,6 +112,9 @@ def run(probe: Probe) -> CheckResult:
     stuck = find_stuck(probe, {name for name in gradients.zero if "expert" not in name})
     if stuck:
         return stuck_at_zero(stuck, numbers)
+    noise = find_noise(probe, gradients.norms)
+    if noise:
+        return only_noise(noise, gradients, numbers)
     gaps = measure_truth(probe)
     numbers["truth_gap"] = None if gaps is None else max(gaps.values(), default=0.0)
     wrong = {name: gap for name, gap in (gaps or {}).items() if not gap <= TRUTH_GAP_MAX}

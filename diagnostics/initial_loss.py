@@ -49,9 +49,9 @@ from diagnostics._init_weights import (
     find_identical_layers,
     find_mistaken_spread,
     find_one_memory,
-    measure_double_step,
     find_patterns,
     find_shared_layers,
+    measure_double_step,
     read_tie,
 )
 from diagnostics._pipeline import Pipeline

@@ -13,18 +13,19 @@ How it is measured
     the loss with respect to the logits is compared with that of the recomputed one. Where no
     formula fits, targets are exchanged: all of them, for what is added stays, and then one by one
     in a batch that differs, for those that the loss does not read. The marks of the own batch are
-    looked at first: targets that are no token, tokens and ends of texts that are never scored,
-    rows without a scored target, answers that are scored from their second token on, and last
-    tokens that are read and never scored.
+    looked at first: targets that are no token, tokens and ends of texts that are never scored (in
+    256 rows, where get_batch gives more of them), rows without a scored target, answers that are
+    scored from their second token on, and last tokens that are read and never scored.
 
 What it cannot see
     Whether the batch itself is right: that is for `shift` and `batches`. Which tokens are a prompt:
     where it is not masked at all, nothing tells it from an answer; and an end of text is known only
     from the tokenizer, or by an attention mask over pads. Objectives with heads of their own, such
     as multi-token prediction, do not follow from the logits: declare them with
-    allow=("loss.mismatch",). The gradient, where the model returns other logits than those its
-    loss was computed from. Terms that are added in train mode only, which many recipes want, and
-    formulas there that fit nothing.
+    allow=("loss.mismatch",). Single targets that a loss in 16 bits does not read. The gradient,
+    where the model returns other logits than those its loss was computed from. Terms that are added
+    in train mode only, which many recipes want, and formulas there that fit nothing. Padding with
+    an id that the data hold as text, in runs as short as theirs.
 
 Break it
     python -m exercises.break_loss

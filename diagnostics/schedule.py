@@ -7,16 +7,18 @@ Why it matters
 How it is measured
     `learning_rate(step)` is read at every step of the run (at most 4,000 places) and beyond its
     end, twice and in another order, for it must depend on the step alone. The curve is judged by
-    its peak, floor and neighbours. Then your train_step (and accumulate) is called a few times on
-    a copy, and the rates that the optimizer's groups hold at each step are compared: do they
-    follow the curve, all groups alike, one place per step? Where they do, one call is given an
-    infinite gradient: a step that skips its update should keep its place.
+    its peak, floor and neighbours, and by a rise after its decay: where that is the decay
+    backwards, and begins a warm-up before the end, the warm-up was not subtracted. Then your
+    train_step (and accumulate) is called a few times on a copy, and the rates that the optimizer's
+    groups hold at each step are compared: do they follow the curve, all groups alike, one place per
+    step? Where they do, one call is given an infinite gradient: a step that skips its update should
+    keep its place.
 
 What it cannot see
     Rates that the loop around train_step sets, which is usual: then the groups stay where
     make_optimizer put them, and nothing is concluded, unless train_step itself asks for the rate.
-    Schedules in tokens or epochs. Whether the peak suits the model: that is for `optimizer`. What
-    a resumed run does is for `resume`.
+    Schedules in tokens or epochs. A rise at the end below a thousandth of the peak. Whether the
+    peak suits the model: that is for `optimizer`. What a resumed run does is for `resume`.
 
 Break it
     python -m exercises.break_schedule

@@ -199,7 +199,7 @@ def _same_range(train: Ids, val: Ids, a: int, count: int, distance: int) -> Chec
 def _judge_share(found: Overlap) -> CheckResult | None:
     numbers, measured = _numbers(found), _measured(found)
     claim = say(
-        "{share:%} of the validation text stand in the training text too", share=found.share
+        "{share:%} of the validation text stands in the training text too", share=found.share
     )
     beyond = found.share - 2 * found.natural
     if found.share >= LEAK_MIN and beyond >= DOUBT_MIN:

@@ -11,10 +11,11 @@ How it is measured
     a tokenizer of subwords, and where special ids stand between documents, white space
     does not count, because texts are encoded piece by piece. Where the two differ, the
     usual faults are tried until one fits: another form of the text, gaps, repeats,
-    reversal, another order, a part that is missing or was changed since, ids that
-    wrapped. Markers of documents that stand in train_text must be ids in train_ids, a
-    start token stands once at each start, and the id at which the model is configured
-    to stop must occur if others mark documents.
+    reversal, another order, a part that is missing or was changed since, lines or
+    paragraphs that were cut at a maximum length, ids that wrapped. Markers of documents
+    that stand in train_text must be ids in train_ids, a start token stands once at each
+    start, and the id at which the model is configured to stop must occur if others mark
+    documents.
     Without train_text only the decoded ids speak: neighbours that tell nothing about
     each other, and one id for pages, are no text.
 
@@ -44,6 +45,7 @@ from diagnostics._probe import MissingPartError, Probe
 from diagnostics._result import CheckResult, Status, verdict
 from diagnostics._stored_text import FULL_MAX, HEAD_LENGTH, StoredText
 from diagnostics._text import Text, say
+from diagnostics._text_cuts import find_cut_pieces
 from diagnostics._text_form import find_form_fault
 from diagnostics._text_readings import TextFault, find_text_fault, measure_distance
 from diagnostics._tokenizer import TokenizerReader
@@ -137,11 +139,11 @@ def _find_fault(side: StoredText, val_ids: Tensor | None) -> TextFault | None:
     if fault is None:
         return find_lost_marker(side) or _other_split(side)
     if fault.reason in ("text.piece_missing", "text.part_differs"):
-        return find_lost_marker(side) or fault
+        return find_lost_marker(side) or find_cut_pieces(side) or fault
     if fault.reason in ("text.tail_missing", "text.head_missing"):
         return _judge_end(side, fault, val_ids)
-    if fault.reason in ("text.ids_differ", "text.other_text"):
-        return _other_ids(side) or fault
+    if fault.reason in ("text.ids_differ", "text.other_text", "text.scrambled"):
+        return _other_ids(side) or find_cut_pieces(side) or fault
     return fault
 
 
@@ -250,6 +252,8 @@ def _next_step(fault: TextFault, name: str) -> Text:
         return say("append the id of the marker after each document, and encode again")
     if fault.reason in ("text.doubled_start", "text.start_missing"):
         return say("add the start token in one place, where documents are encoded")
+    if fault.reason == "text.pieces_cut":
+        return say("encode without a maximum length (truncation=False), and store those ids")
     if fault.reason == "text.other_terminator":
         return say("print(model.config.eos_token_id, tokenizer.eos_token_id)")
     return say("encode train_text again with this tokenizer, and store those ids")

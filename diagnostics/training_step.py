@@ -7,7 +7,8 @@ Why it matters
 
 How it is measured
     Your step is called three times on a copy with its dropout silenced: on your batch, on random
-    tokens, and on one repeated token, whose gradient is so large that clipping shows. A hook
+    tokens, and on one repeated token, whose gradient is so large that clipping shows; then up to
+    nine times where some call makes no step, to tell accumulation from a limit on the size. A hook
     reads the gradient that the optimizer is about to use, and least squares says what it is made
     of: this batch's own gradient, as recomputed on the same weights, and what the last call left
     behind. One factor for all that cuts to a fixed norm is clipping, as is a limit on each
@@ -16,13 +17,14 @@ How it is measured
     loss are read on the way, and whether the graphs of all calls are still held in the end.
 
 What it cannot see
-    Clipping by code of your own after the step, where zero_grad(set_to_none=False) follows or
-    hooks step during backward. A gradient computed inside step(closure). A loss scale that goes
-    wrong only when it grows, if it does not grow within three calls. What your loop does outside
-    the step: whether it draws new batches, when it evaluates, and which rate it sets. A scaled loss
-    that is divided again correctly looks like none, as it should. A small auxiliary loss is
-    reported as a difference, and whether it is intended is yours to say. Of a model with noise of
-    its own, besides dropout, the gradient is known as long as your step draws nothing before it.
+    Clipping by code of your own after the step, where zero_grad(set_to_none=False) follows or hooks
+    step during backward. A gradient computed inside step(closure). A loss scale that goes wrong
+    only when it grows, if it does not grow within three calls. What a limit above the norm of the
+    repeated token leaves behind when it skips a step. What your loop does outside the step: whether
+    it draws new batches, when it evaluates, and which rate it sets. A scaled loss that is divided
+    again correctly looks like none, as it should. A small auxiliary loss is reported as a
+    difference, and whether it is intended is yours to say. Of a model with noise of its own,
+    besides dropout, the gradient is known as long as your step draws nothing before it.
 
 Break it
     python -m exercises.break_training_step
@@ -51,7 +53,7 @@ from diagnostics._step_reading import (
     limit_of,
     read_gradient,
 )
-from diagnostics._step_skips import are_from_some_call_on, judge_skips, period_of
+from diagnostics._step_skips import add_up, are_from_some_call_on, judge_skips, period_of
 from diagnostics._step_trial import (
     ROWS,
     Call,
@@ -69,6 +71,7 @@ from diagnostics._step_trial import (
     reference,
 )
 from diagnostics._step_verdicts import Trial, acts_on_mode, judge_gradients, judge_modes
+from diagnostics._step_windows import shrunk_gradients
 from diagnostics._text import say
 
 CALLS, CALLS_MAX = 3, 9  # more calls only while no step is seen: the step may accumulate
@@ -142,9 +145,33 @@ def measure_step(probe: Probe) -> Trial:
             if call.steps and not call.closure:
                 others = hypotheses(probe, model, calls, pairs, n)
                 readings.append(replace(read_gradient(call, owns[n], noise, others), call=n))
-        counts = [_scored(probe, targets) for _, targets in pairs[: len(calls)]]
-        sizes, acts = [norm(own) for own in owns], acts_on_mode(model)
-        return Trial(calls, readings, losses, after, counts, noise, acts, sizes, (CALLS - 1,))
+        small = not any(call.steps for call in calls)
+        small = small and _steps_when_small(probe, model, made, optimizers)
+        return Trial(
+            calls,
+            readings,
+            losses,
+            after,
+            [_scored(probe, targets) for _, targets in pairs[: len(calls)]],
+            noise,
+            acts_on_mode(model),
+            [norm(own) for own in owns],
+            (CALLS - 1,),
+            small,
+            add_up(calls, owns),
+        )
+
+
+def _steps_when_small(probe: Probe, model: nn.Module, made: Any, optimizers: list[Any]) -> bool:
+    """Whether two calls in a row step when nothing was left and their gradients are tiny."""
+    for number in range(2):  # one alone may be the last call of a long accumulation
+        for parameter in model.parameters():
+            parameter.grad = None
+        with shrunk_gradients(model):
+            pair = random_pair(probe, f"step {number}")
+            if not _call(probe, model, made, optimizers, pair, number).steps:
+                return False
+    return True
 
 
 def _is_settled(calls: list[Call]) -> bool:
@@ -235,6 +262,9 @@ def _judge_steps(tell: Callable[..., CheckResult], trial: Trial) -> CheckResult 
     if not stepped:
         if any(call.moved for call in calls):
             return tell(words.OWN_UPDATE, measured)
+        if trial.steps_when_small:
+            fault = words.SKIPS_PILE_UP if trial.adds_up else words.SKIPS_ALL
+            return tell(fault, measured, calls=len(calls))
         foreign = any(call.foreign_steps for call in calls)
         fault = words.OTHER_OPTIMIZER if foreign else words.NO_STEP
         return tell(fault, measured, calls=len(calls))
@@ -257,6 +287,7 @@ def _judge_steps(tell: Callable[..., CheckResult], trial: Trial) -> CheckResult 
 def _passed(trial: Trial, numbers: dict[str, Any]) -> CheckResult:
     limit = limit_of(trial.readings)
     by_value = any(r.kind == "by_value" for r in trial.readings)
+    skipped = sum(not call.steps for call in trial.calls)
     how = "as it is"
     if by_value:
         how = "with each element cut to a limit"
@@ -267,12 +298,14 @@ def _passed(trial: Trial, numbers: dict[str, Any]) -> CheckResult:
         status=Status.PASS,
         reason="training_step.ok",
         claim=say(
-            "each call steps once, with the gradient of its own batch, {how}, and returns the loss "
-            "of that batch",
+            "each {what}, with the gradient of its own batch, {how}, and returns the loss of that "
+            "batch",
+            what="call steps once" if skipped == 0 else "call that steps does so once",
             how=how,
         ),
         measured=say(
-            "factors {scales}; largest misfit {misfit}",
+            "factors {scales}; largest misfit {misfit}{skipped}",
+            skipped="" if skipped == 0 else f"; {skipped} of {trial.count} calls make no step",
             scales=", ".join(f"{r.scale:.4g}" for r in trial.readings),
             misfit=max((r.misfit for r in trial.readings), default=0.0),
         ),

@@ -113,6 +113,34 @@ def test_faults_are_found_on_other_architectures(name: str, model: type[nn.Modul
     assert check(BROKEN[name], model()).reason == f"accumulation.{name}"
 
 
+@pytest.mark.parametrize("share", [lambda n, N, K: n / N, means])
+@pytest.mark.parametrize("limit", [0.05, 0.25])
+def test_a_running_sum_that_is_cut_after_each_micro_batch_is_named(
+    share: Share, limit: float
+) -> None:
+    """Early micro-batches are cut again and again, and weigh less than late ones."""
+
+    def accumulate(model: Any, optimizer: Any, batches: Batches) -> float:
+        counts = [count(targets) for _, targets in batches]
+        optimizer.zero_grad()
+        total = 0.0
+        for (inputs, targets), n in zip(batches, counts, strict=True):
+            if n == 0:
+                continue
+            loss = model(inputs, targets)[1]
+            (loss * share(n, sum(counts), len(counts))).backward()
+            clip_grad_norm_(model.parameters(), limit)
+            total += n * loss.item() / sum(counts)
+        optimizer.step()
+        return total
+
+    result = check(accumulate)
+    assert (result.status, result.reason) == (Status.FAIL, "accumulation.clipped_inside")
+    assert f"norm of {limit}" in result.claim
+    weights = result.numbers["token_weights"][0]
+    assert weights[0] < weights[-1]
+
+
 def test_means_are_a_warning_where_every_target_is_scored() -> None:
     """Without padding and ignored targets both rules give the same gradient."""
     whole = random_pair(V)

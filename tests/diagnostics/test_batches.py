@@ -405,6 +405,49 @@ def test_faulty_loaders(get_batch: Callable[[Tensor], Pair], reason: str) -> Non
     assert (result.status, result.reason) == (Status.FAIL, f"batches.{reason}"), str(result)
 
 
+def drawn_as(kind: torch.dtype, *, late: bool = False) -> Callable[[Tensor], Pair]:
+    """Starts from random floats of a type, multiplied in it or, late, in float64."""
+
+    def get_batch(data: Tensor) -> Pair:
+        if len(data) <= T:
+            raise ValueError(f"{len(data)} ids hold no window of {T}")
+        part = torch.rand(B, dtype=kind)
+        part = part.double() if late else part
+        return cut(data, (part * (len(data) - T)).long().clamp(max=len(data) - T - 1))
+
+    return get_batch
+
+
+@pytest.mark.parametrize(
+    ("get_batch", "words"),
+    [
+        (drawn_as(torch.bfloat16), "bfloat16"),
+        (drawn_as(torch.bfloat16, late=True), "few bits"),
+        (drawn_as(torch.float16, late=True), "few bits"),
+    ],
+)
+def test_starts_of_few_bits_come_again_too_often(
+    get_batch: Callable[[Tensor], Pair], words: str
+) -> None:
+    """In each octave a float has 128 or 1024 values; on 10,000 ids that does not show."""
+    result = judge(get_batch=get_batch, train_ids=ids(n=120_000))
+    assert (result.status, result.reason) == (Status.FAIL, "batches.few_starts")
+    assert result.numbers["distinct"] < 3000 < 4000 < result.numbers["expected"]
+    assert words in result.causes[0]
+    assert judge(get_batch=get_batch).reason in ("batches.ok", "batches.past_the_end")
+
+
+@pytest.mark.parametrize(
+    "get_batch",
+    [healthy, drawn_as(torch.float32), Sequential(), Sequential(1), Streams(), Shuffled()],
+)
+def test_samplers_and_readers_know_all_places_of_long_data(
+    get_batch: Callable[[Tensor], Pair],
+) -> None:
+    """Readers in passes, whose passes have 10,000 rows, draw no place twice in half of one."""
+    assert judge(get_batch=get_batch, train_ids=ids(n=120_000)).passed
+
+
 def test_numbers_and_causes_of_some() -> None:
     """The numbers say where the data ends for the loader, and which window is missing."""
     tenth = judge(get_batch=first_tenth)

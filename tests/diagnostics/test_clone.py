@@ -108,7 +108,7 @@ def test_a_class_that_refuses_raises() -> None:
 
 
 def test_two_parameters_over_the_same_numbers_stay_together() -> None:
-    """deepcopy parts them; their copy shares one memory of its own, and other ones share none."""
+    """Deepcopy parts them; their copy shares one memory of its own, and other ones share none."""
     model = nn.ModuleDict({"table": nn.Embedding(5, 3), "head": nn.Linear(3, 5, bias=False)})
     model["head"].weight.data = model["table"].weight.data
     copied = clone(model)

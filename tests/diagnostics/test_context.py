@@ -398,3 +398,69 @@ def test_a_state_that_forgets_has_no_window() -> None:
     assert "fades into rounding" in result.claim
     model.cut = result.numbers["reach"]
     assert check_context(model).reason == "context.short"
+
+
+class _HidesId(nn.Module):
+    """One causal head whose mask takes an id for padding; what lies before a reset is not read."""
+
+    def __init__(self, hidden: int, *, reset: int = -1) -> None:
+        super().__init__()
+        self.hidden, self.reset = hidden, reset
+        self.embedding = nn.Embedding(13, 8)
+        self.attention = nn.Linear(8, 24)
+        self.head = nn.Linear(8, 13)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Return logits (B, T, V)."""
+        x, T = self.embedding(ids), ids.shape[1]
+        part = (ids == self.reset).long().cumsum(1) - (ids == self.reset).long()  # text number
+        seen = torch.ones(T, T, dtype=torch.bool).tril() & (part[:, :, None] == part[:, None])
+        seen &= (ids != self.hidden)[:, None] | torch.eye(T, dtype=torch.bool)
+        q, k, v = self.attention(x).split(8, 2)
+        return self.head(x + functional.scaled_dot_product_attention(q, k, v, attn_mask=seen))
+
+
+class _Letters:
+    """Id 3 is a newline, and id 4 a mark between texts."""
+
+    vocab_size = 13
+
+    def encode(self, text: str) -> list[int]:
+        """Return ids."""
+        return ["abc\n|defghijk".index(letter) for letter in text]
+
+    def decode(self, ids: list[int]) -> str:
+        """Return text."""
+        return "".join("<end>" if i == 4 else "abc\n|defghijk"[i] for i in ids)
+
+
+_TEXT_IDS = torch.randint(0, 13, (2000,), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("pad_id", [3, None])
+def test_an_id_of_the_text_that_is_hidden_as_padding_fails(pad_id: int | None) -> None:
+    """The newline has to be seen; whether it is declared as padding makes no difference."""
+    result = check_context(
+        _HidesId(3), train_ids=_TEXT_IDS, vocab_size=13, tokenizer=_Letters(), pad_id=pad_id
+    )
+    assert (result.status, result.reason) == (Status.FAIL, "context.hidden_id")
+    assert result.numbers["hidden"] == [3]
+    assert ("pad_id" in result.causes[0]) == (pad_id == 3)
+
+
+def test_a_hidden_mark_is_a_warning_and_a_text_of_its_own_is_none() -> None:
+    """A mark may be hidden on purpose; and what stands before it may be another text."""
+    for tokenizer in (_Letters(), None):
+        parts = {"train_ids": _TEXT_IDS, "vocab_size": 13, "tokenizer": tokenizer}
+        result = check_context(_HidesId(4), **parts)
+        assert (result.status, result.reason) == (Status.WARN, "context.hidden_id")
+        assert check_context(_HidesId(4, reset=4), **parts).reason != "context.hidden_id"
+        assert check_context(_HidesId(-1), **parts).reason == "context.ok"
+
+
+def test_padding_in_the_data_may_be_hidden() -> None:
+    """Rows of 9 ids with 7 pads after them, one after another: no run is short."""
+    rows = _TEXT_IDS[:1800].view(-1, 9) % 12
+    padded = functional.pad(rows, (0, 7), value=12).flatten()
+    result = check_context(_HidesId(12), train_ids=padded, vocab_size=13, tokenizer=_Letters())
+    assert result.reason == "context.ok"

@@ -356,6 +356,33 @@ def test_a_loader_is_called_twice_after_the_same_seeding(loader: Any, status: St
             assert next(iter(given)) in result.claim
 
 
+class _Epochs:
+    """Non-overlapping windows in shuffled order, each once; reads on from call to call."""
+
+    def __init__(self, generator: torch.Generator | None = None) -> None:
+        self.queue: list[int] = []
+        self.size, self.generator = 0, generator
+
+    def __call__(self, data: Tensor) -> tuple[Tensor, Tensor]:
+        starts: list[int] = []
+        while len(starts) < 4:
+            if not self.queue or self.size != len(data):
+                self.size, count = len(data), (len(data) - 1) // 8
+                self.queue = (8 * torch.randperm(count, generator=self.generator)).tolist()
+            starts.append(self.queue.pop())
+        return _windows(data, torch.tensor(starts))
+
+
+def test_a_loader_that_goes_on_through_a_shuffled_pass_is_a_design() -> None:
+    """A new pass under the same seed has the same order, unless its generator is its own."""
+    assert _judge(get_batch=_Epochs(), train_ids=DATA).status is Status.PASS
+    own = _judge(get_batch=_Epochs(torch.Generator().manual_seed(1)), train_ids=DATA)
+    assert (own.status, own.reason) == (Status.WARN, "environment.not_reproducible")
+    assert "goes on through a shuffled pass" in own.causes[0]
+    drawn = _judge(get_batch=_OwnGenerator(), train_ids=DATA)
+    assert not any("shuffled pass" in cause for cause in drawn.causes)
+
+
 def test_two_models_of_one_seed_must_agree() -> None:
     """A generator of its own gives other weights each time."""
     own = torch.Generator().manual_seed(0)

@@ -403,6 +403,24 @@ def test_one_pad_too_many_in_the_mask_is_named(own_targets: bool) -> None:
     assert "off by one" in wrong.causes[0]
 
 
+@pytest.mark.parametrize("fill", ["zero", "last"])
+def test_a_last_window_that_is_filled_up_and_scored_in_whole_is_named(fill: str) -> None:
+    """Inputs and targets are filled up side by side, with id 0 or with the last id of each."""
+
+    @torch.no_grad()
+    def evaluation(model: nn.Module, ids: Tensor) -> float:
+        parts = []
+        for stream in (ids[:-1], ids[1:]):
+            value = 0 if fill == "zero" else int(stream[-1])
+            parts.append(functional.pad(stream, (0, -len(stream) % T), value=value).view(-1, T))
+        logits = logits_of(model, parts[0])
+        return float(functional.cross_entropy(logits.flatten(0, 1), parts[1].flatten()))
+
+    torch.manual_seed(0)
+    result = check_evaluation(TinyGPT(), evaluation)
+    assert (result.status, result.reason) == (Status.FAIL, "evaluation.padding_counted")
+
+
 def test_a_sum_made_of_means_with_another_length_is_named() -> None:
     """T - 1 of T tokens are scored, and each mean counts T times: the value is T / (T - 1)."""
 

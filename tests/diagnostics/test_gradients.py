@@ -505,3 +505,75 @@ def test_straight_through_rounding_with_a_scale_of_its_own_warns() -> None:
     result = check_gradients(Ternary())
     assert (result.status, result.reason) == (Status.WARN, "gradients.straight_through")
     assert set(result.numbers["wrong"]) == {"head.weight"}
+
+
+class _Top1(nn.Module):
+    """Top-1 experts over a projection; the gate is normalised over those that were chosen."""
+
+    def __init__(self, *, normalised: bool) -> None:
+        super().__init__()
+        self.normalised = normalised
+        self.embedding = nn.Embedding(13, 8)
+        self.router = nn.Linear(8, 4, bias=False)
+        self.experts = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+        self.head = nn.Linear(8, 13)
+
+    def forward(self, ids: Tensor, targets: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """Return (logits (B, T, V), loss or None)."""
+        x = self.embedding(ids)
+        gate, chosen = self.router(x).softmax(-1).topk(1, -1)
+        if self.normalised:
+            gate = gate / gate.sum(-1, keepdim=True)
+        every = torch.stack([expert(x) for expert in self.experts], -1)  # (B, T, C, 4)
+        mixed = every.gather(-1, chosen[:, :, None].expand(*x.shape, 1))[..., 0]
+        logits = self.head(x + gate * mixed)
+        return logits, None if targets is None else nn.functional.cross_entropy(
+            logits.flatten(0, 1), targets.flatten()
+        )
+
+
+def test_a_gate_that_is_divided_by_itself_gives_its_router_rounding() -> None:
+    """A gate of p / p is 1 whatever the router says; without the division the router learns."""
+    result = check_gradients(_Top1(normalised=True), vocab_size=13)
+    assert (result.status, result.reason) == (Status.FAIL, "gradients.only_noise")
+    assert list(result.numbers["noise"]) == ["router.weight"]
+    assert check_gradients(_Top1(normalised=False), vocab_size=13).reason == "gradients.ok"
+
+
+class _KeyBias(TinyGPT):
+    """Attention with a bias of the keys, which a softmax does not see."""
+
+    def __init__(self) -> None:
+        super().__init__(L=1)
+        self.query, self.key = nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def hidden(self, ids: Tensor) -> Tensor:
+        x = super().hidden(ids)
+        q, k, v = self.query(x)[:, None], self.key(x)[:, None], x[:, None]
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return x + mixed[:, 0]
+
+
+@pytest.mark.parametrize("tiny", [1.0, 1e-4, 1e-7])
+def test_gradients_that_are_small_and_real_pass(tiny: float) -> None:
+    """Small weights have as small gradients in float64; the bias of the keys has none at all."""
+    model = _KeyBias()
+    with torch.no_grad():
+        model.query.weight.mul_(tiny)
+        model.blocks[0].mlp[2].weight.mul_(tiny)  # type: ignore[index, union-attr, operator]
+    assert check_gradients(model).status in (Status.PASS, Status.WARN)
+
+
+def test_frozen_tables_that_a_rule_fills_are_not_called_random() -> None:
+    """Sinusoids follow one another from position to position; draws do not."""
+    model = TinyGPT()
+    model.table = nn.Parameter(torch.randn(12, 16), requires_grad=False)
+    drawn = check_gradients(model, fresh=True)
+    assert drawn.reason == "gradients.frozen"
+    assert "keep their random start" in drawn.claim
+    angle = torch.arange(12.0)[:, None] / 10_000 ** (torch.arange(0, 16, 2) / 16)
+    model.table.data = torch.cat([angle.sin(), angle.cos()], 1)
+    ruled = check_gradients(model, fresh=True)
+    assert ruled.reason == "gradients.frozen"
+    assert "random start" not in ruled.claim
+    assert "a rule gives" in ruled.claim

@@ -584,6 +584,33 @@ def test_a_token_that_is_masked_by_its_value_is_named() -> None:
     assert check_loss(TinyGPT(), inputs, anywhere).reason == "loss.ok"
 
 
+def test_a_rare_token_that_is_masked_by_its_value_is_named() -> None:
+    """In 8 rows it stands two or three times, in 256 rows about ninety times, two in a row."""
+    ids = torch.randint(18, (4000,), generator=torch.Generator().manual_seed(0))
+    ids[::70], ids[1::70] = 18, 18
+
+    def drawn(mask: Any, train_ids: Tensor = ids, **parts: Any) -> Any:
+        def get_batch(data: Tensor) -> tuple[Tensor, Tensor]:
+            rows = data[torch.randint(len(data) - 12, (8, 1)) + torch.arange(13)]
+            x, y = rows[:, :-1], rows[:, 1:]
+            return x, y.masked_fill(mask(x, y), -100)
+
+        return check_loss(TinyGPT(), get_batch=get_batch, train_ids=train_ids, **parts)
+
+    result = drawn(lambda x, y: y == 18)
+    assert (result.status, result.reason) == (Status.FAIL, "loss.token_never_scored")
+    assert result.numbers["tokens"] == [18]
+    assert drawn(lambda x, y: x == 18).reason == "loss.ok"  # what follows an end is not learnt
+    filled = ids.clone()
+    for k in range(5):
+        filled[k::70] = 18
+    assert drawn(lambda x, y: y == 18, filled).reason == "loss.ok"  # five in a row: padding
+    started = torch.randint(17, (4000,), generator=torch.Generator().manual_seed(0))
+    started[::70], started[1::70] = 17, 18
+    assert drawn(lambda x, y: y == 18, started).reason == "loss.ok"  # a start after each end
+    assert drawn(lambda x, y: y == 17, started).reason == "loss.token_never_scored"
+
+
 def test_rows_without_a_scored_target_warn() -> None:
     inputs, targets = _answers(late=0)
     targets[2] = -100
@@ -609,3 +636,19 @@ def test_a_loss_in_16_bits_is_named(dtype: torch.dtype) -> None:
 
     result = check_loss(TinyGPT(loss_of=narrow))
     assert (result.reason, result.status) == ("loss.low_precision", Status.FAIL), str(result)
+
+
+def test_a_pad_id_that_stands_in_the_text_is_no_padding() -> None:
+    """Two newlines in a row are an empty line, as long as the data hold no longer run of them."""
+    ids = (1 + torch.arange(2400) % 7).view(-1, 12)
+    ids[:, 3] = 0
+    ids[::2, 4] = 0
+    inputs, targets = ids[:8].clone(), ids[:8].roll(-1, 1)
+    parts: dict[str, Any] = {"vocab_size": 19, "pad_id": 0}
+    assert check_loss(TinyGPT(19), inputs, targets, train_ids=ids.flatten(), **parts).status is (
+        Status.PASS
+    )
+    assert check_loss(TinyGPT(19), inputs, targets, **parts).reason == "loss.padding_counted"
+    inputs[:, 8:], targets[:, 7:] = 0, 0  # padding that is longer than an empty line
+    result = check_loss(TinyGPT(19), inputs, targets, train_ids=ids.flatten(), **parts)
+    assert result.reason == "loss.padding_counted"

@@ -275,6 +275,29 @@ def test_where_no_copy_is_possible_the_original_is_lent_and_restored(
     assert any(words in note for note in asked.notes)
 
 
+class Stateful(Recurrent):
+    """Keeps its hidden state in a plain attribute from call to call."""
+
+    kept: Tensor | None = None
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Add the mean of the last call's logits to this one's."""
+        out = super().forward(*args, **kwargs)
+        logits = out[0] if isinstance(out, tuple) else out
+        moved = logits if self.kept is None else logits + self.kept
+        self.kept = logits.detach().mean()
+        return (moved, *out[1:]) if isinstance(out, tuple) else moved
+
+
+def test_a_copy_of_a_model_that_keeps_state_is_its_own() -> None:
+    """Its second call differs from its first, which says nothing about the original's weights."""
+    model = Stateful()
+    asked = probe(model)
+    assert asked.copies_are_independent
+    assert asked.notes == []
+    assert model.kept is None
+
+
 def test_fresh_models_come_from_make_model_and_never_are_the_users_own() -> None:
     """make_model=lambda: model would have its model trained."""
     model, made = Bigram(9), Bigram(9)

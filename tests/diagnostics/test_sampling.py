@@ -199,6 +199,38 @@ def test_a_mask_that_stays_in_sorted_order_is_named() -> None:
     assert "wrong tokens" in result.claim
 
 
+@pytest.mark.parametrize("keeps_best", [False, True])
+@pytest.mark.parametrize("which", ["top_k", "top_p"])
+@pytest.mark.parametrize("descending", [False, True])
+def test_a_mask_that_gather_brings_back_is_named(
+    which: str, descending: bool, keeps_best: bool
+) -> None:
+    """mask[order] is not the inverse of sorting: scatter, or mask[order.argsort()], is."""
+
+    def filters(logits: Tensor, t: float, k: int | None, p: float | None) -> Tensor:
+        x = logits / max(t, 1e-6)
+        V = len(x)
+        for name in ("top_k", "top_p"):
+            order = x.argsort(descending=descending)
+            if name == "top_k":
+                ranks = torch.arange(V) if descending else torch.arange(V).flip(0)
+                removed = ranks >= (V if k is None else k)
+            else:
+                masses = x.softmax(-1)[order]
+                before = masses.cumsum(-1) - masses if descending else 1 - masses.cumsum(-1)
+                removed = before >= (2 if p is None else p)
+            wrong = name == which
+            back = removed[order] if wrong else removed[order.argsort()]
+            if wrong and keeps_best:
+                back[x.argmax()] = False
+            x = x.masked_fill(back, CLOSED)
+        return x.softmax(-1)
+
+    result = check_sampling(filters)
+    assert result.reason == f"sampling.{which}_gathered"
+    assert "scatter" in result.next_step
+
+
 def test_softmax_by_hand_overflows_at_large_logits() -> None:
     """exp(1000) is infinite in float32, and infinity over infinity is NaN."""
 

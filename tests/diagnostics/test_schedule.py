@@ -68,6 +68,61 @@ def test_each_odd_curve_has_its_reason(name: str) -> None:
     assert (result.status, result.reason) == (status, f"schedule.{name}")
 
 
+def uncounted(warmup: int, floor: float = 0.0) -> Rate:
+    """A cosine whose progress does not subtract the warm-up, and is not bounded."""
+
+    def rate(step: int) -> float:
+        if step < warmup:
+            return PEAK * (step + 1) / warmup
+        wave = 0.5 * (1 + math.cos(math.pi * step / (N - warmup)))
+        return floor + (PEAK - floor) * wave
+
+    return rate
+
+
+@pytest.mark.parametrize("floor", [0.0, 0.1 * PEAK])
+@pytest.mark.parametrize("warmup", [30, 100, 300])
+def test_a_cosine_that_does_not_subtract_the_warm_up_is_named(warmup: int, floor: float) -> None:
+    """Its minimum lies at N - warmup, and from there on it runs backwards."""
+    result = check_schedule(uncounted(warmup, floor), N)
+    assert (result.status, result.reason) == (Status.FAIL, "schedule.rises_again")
+    assert f"step {N - warmup} of {N}" in result.claim
+    assert f"warm-up of {warmup} steps" in result.causes[0]
+
+
+def test_a_decay_that_turns_back_for_another_reason_names_no_warm_up() -> None:
+    """A cosine over 700 of 1,000 steps: it was set for a shorter run."""
+    short = check_schedule(lambda s: PEAK * 0.5 * (1 + math.cos(math.pi * s / 700)), N)
+    assert (short.status, short.reason) == (Status.FAIL, "schedule.rises_again")
+    assert "700 steps" in short.causes[0]
+    late = check_schedule(lambda s: PEAK * (1 - 0.9 * min(s, 950 - s / 10) / 950), N)
+    assert late.status is not Status.FAIL
+
+
+def test_whole_cycles_are_a_design() -> None:
+    """A cosine that comes back to its peak warns, several of them pass."""
+
+    def cycles(number: float) -> Rate:
+        return lambda s: PEAK * 0.5 * (1 + math.cos(2 * math.pi * number * s / N))
+
+    assert check_schedule(cycles(1), N).status is Status.WARN
+    for number in (1.5, 2.5):
+        assert check_schedule(cycles(number), N).status is not Status.FAIL
+
+
+def test_a_small_drop_after_the_warm_up_is_seen() -> None:
+    """The cosine begins at the warm-up's share of the run: 2.4 % below the peak."""
+
+    def rate(step: int) -> float:
+        decay = PEAK * 0.5 * (1 + math.cos(math.pi * step / N))
+        return PEAK * (step + 1) / 100 if step < 100 else decay
+
+    result = check_schedule(rate, N)
+    assert (result.status, result.reason) == (Status.WARN, "schedule.drop_after_warmup")
+    assert "step 100" in result.claim
+    assert check_schedule(HEALTHY["inverse root"], N).reason == "schedule.ok"
+
+
 def test_a_schedule_that_counts_its_calls_is_found() -> None:
     calls = itertools.count(1)
     assert check_schedule(lambda s: PEAK / next(calls), N).reason == "schedule.not_repeatable"

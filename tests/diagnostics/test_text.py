@@ -106,6 +106,32 @@ def test_another_text_of_the_same_tokenizer_is_not_another_tokenizer() -> None:
     assert judge(IDS[:half], TEXT[half:]) == (Status.FAIL, "text.other_text")
 
 
+@pytest.mark.parametrize("limit", [40, 100, 256])
+@pytest.mark.parametrize("ended", [False, True])
+def test_lines_that_were_cut_at_a_maximum_length_are_named(limit: int, ended: bool) -> None:
+    """The remedy is another length, not the same encoder again."""
+
+    def cut(line: str) -> str:
+        if len(line) <= limit:
+            return line
+        return line[: limit - 1] + "\n" if ended else line[:limit]
+
+    lines = TEXT.splitlines(keepends=True)
+    result = check_text(CHARS, torch.tensor(CHARS.encode("".join(map(cut, lines)))), TEXT)
+    assert (result.status, result.reason) == (Status.FAIL, "text.pieces_cut")
+    assert result.numbers["limit"] == limit
+    assert result.numbers["cut"] == sum(len(line) > limit for line in lines)
+    assert "truncation" in result.next_step
+
+
+def test_paragraphs_of_subwords_that_were_cut_are_named() -> None:
+    tokenizer = Subwords()
+    ids = [i for part in documents() for i in tokenizer.encode(part)[:64]]
+    result = check_text(tokenizer, torch.tensor(ids), TEXT)
+    assert (result.status, result.reason) == (Status.FAIL, "text.pieces_cut")
+    assert result.numbers["limit"] == 64
+
+
 def test_the_place_and_the_size_of_what_is_missing_are_named() -> None:
     """1234 characters were inserted at 7000; the ids know nothing of them."""
     result = check_text(CHARS, IDS, TEXT[:7_000] + "z" * 1_234 + TEXT[7_000:])

@@ -256,6 +256,94 @@ def test_a_step_that_accumulates_over_calls_is_a_warning_with_its_period() -> No
         assert f"once in {period} calls" in result.claim
 
 
+def skipping(*, zero: str, limit: float) -> Step:
+    """A step that returns early where the gradient is large; zero: where it clears."""
+
+    def step(model: Any, optimizer: Any, x: Tensor, y: Tensor) -> float:
+        if zero == "start":
+            optimizer.zero_grad()
+        loss = loss_of(model, x, y)
+        loss.backward()
+        large = clip_grad_norm_(model.parameters(), 1.0) > limit
+        if not large:
+            optimizer.step()
+        if zero == "always" or (zero == "after step" and not large):
+            optimizer.zero_grad()
+        return loss.item()
+
+    return step
+
+
+def norms() -> list[float]:
+    """The norms of the batches' own gradients: the third is that of one repeated token."""
+    result = check(build())
+    return list(result.numbers["norms_own"])
+
+
+def test_a_skipped_step_that_leaves_its_gradient_is_named() -> None:
+    """The next step adds what was left; the limit lets ordinary batches through, or not all."""
+    usual, large = max(norms()[:2]), norms()[2]
+    assert usual < 0.5 * large
+    for limit in (0.5 * (usual + large), 0.99 * usual):  # the second stays above it for ever
+        result = check(skipping(zero="after step", limit=limit))
+        assert (result.status, result.reason) == (
+            Status.FAIL,
+            "training_step.skip_keeps_gradient",
+        )
+        assert "once in 1" not in result.claim
+
+
+def test_a_limit_below_every_norm_is_not_taken_for_a_missing_step() -> None:
+    """optimizer.step() is there, and no ordinary gradient is small enough for it."""
+    result = check(skipping(zero="start", limit=0.5 * min(norms())))
+    assert (result.status, result.reason) == (Status.FAIL, "training_step.no_step")
+    assert "limit" in result.causes[0]
+
+
+def test_a_long_accumulation_is_not_taken_for_a_limit() -> None:
+    """The tenth call steps whatever its gradient is, the eleventh does not."""
+    calls = [0]
+
+    def step(model: Any, optimizer: Any, x: Tensor, y: Tensor) -> float:
+        calls[0] += 1
+        loss = loss_of(model, x, y)
+        loss.backward()
+        if calls[0] % 10 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        return loss.item()
+
+    assert "limit" not in " ".join(check(step).causes)
+
+
+@pytest.mark.parametrize("zero", ["start", "always"])
+def test_a_skipped_step_that_is_cleared_is_a_design(zero: str) -> None:
+    """Only a limit that ordinary batches reach is worth a warning."""
+    usual, large = norms()[:2], norms()[2]
+    result = check(skipping(zero=zero, limit=0.5 * (max(usual) + large)))
+    assert (result.status, result.reason) == (Status.PASS, "training_step.ok")
+    assert "1 of 9 calls" in result.measured
+    assert "call steps once," not in result.claim
+    result = check(skipping(zero=zero, limit=0.5 * sum(usual)))
+    assert (result.status, result.reason) == (Status.WARN, "training_step.skips")
+    assert "norm of the gradient" in result.causes[0]
+
+
+def test_zero_grad_that_is_missing_is_told_before_skipped_steps() -> None:
+    """Every call adds to the last one, skipped or not."""
+    usual, large = max(norms()[:2]), norms()[2]
+
+    def step(model: Any, optimizer: Any, x: Tensor, y: Tensor) -> float:
+        loss = loss_of(model, x, y)
+        loss.backward()
+        if loss.item() < 3.5:  # of one repeated token it is larger
+            optimizer.step()
+        return loss.item()
+
+    assert large > usual
+    assert check(step).reason == "training_step.not_cleared"
+
+
 def test_the_wrong_model_the_wrong_optimizer_and_a_new_one() -> None:
     torch.manual_seed(0)
     model = TinyGPT(V)
