@@ -373,7 +373,8 @@ def _solve_linear(cases: Sequence[Case], reason: str, feature: Formula) -> Itera
     if reason == "loss.label_smoothing" and not 0 < c < 1:
         return
     if _fits_all(cases, lambda case: case.reference + c * feature(case)):
-        yield Reading(reason, c)
+        negative = reason == "loss.z_loss" and c < 0
+        yield Reading("loss.z_loss_sign" if negative else reason, c)
 
 
 def _solve_scaled(cases: Sequence[Case]) -> Iterator[Reading]:

@@ -218,6 +218,11 @@ VERDICTS = {
         "evaluate without it; nothing to mend if it is meant",
         Status.WARN,
     ),
+    "loss.z_loss_sign": Verdict(
+        "the loss is lowered by a large normaliser: {parameter} * logsumexp(logits)**2 is added",
+        "the z-loss has the wrong sign: it rewards what it is meant to keep small",
+        "add the square with a positive factor, as in + 1e-4 * logsumexp(logits)**2",
+    ),
     "loss.entropy_term": Verdict(
         "the loss includes {parameter} times the entropy of the prediction",
         "a confidence penalty is added, usually on purpose",

@@ -21,6 +21,8 @@ What it cannot see
     high, or too low. Whether an optimizer of another kind (Lion, Muon, Adafactor) is the one that
     its paper describes: the report says that its rule was not compared. Faults that begin after
     the first updates. Which parameters ought to decay, where all of them do: the numbers are told.
+    Rates that differ from group to group on purpose or by a slip, as in a decay by layers that is
+    upside down.
 
 Break it
     python -m exercises.break_optimizer

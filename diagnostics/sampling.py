@@ -18,7 +18,8 @@ What it cannot see
     generator uses this function at all. A repetition penalty, which needs the text so far and has
     no place in this part: `check_repetition_penalty` of this module takes one by itself. Logits
     where the mass meets top_p exactly: rounding decides there. Whether temperature 0 may be asked
-    for: where it gives NaN, that is a warning.
+    for: where it gives NaN, that is a warning. Rows that are mixed in a batch: one vector of logits
+    is passed at a time.
 
 Break it
     python -m exercises.break_sampling

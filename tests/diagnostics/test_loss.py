@@ -194,6 +194,14 @@ def test_what_may_be_meant_warns_with_its_number(name: str) -> None:
     assert result.numbers["parameter"] == pytest.approx(parameter, rel=1e-4)
 
 
+def test_a_z_loss_with_the_wrong_sign_is_no_design() -> None:
+    """It pays for a growing normaliser: the sign in the number convicts it."""
+    loss_of = lambda z, y: _ce(z, y) - 1e-3 * z.logsumexp(-1).square().mean()  # noqa: E731
+    result = check_loss(TinyGPT(19, loss_of=loss_of))
+    assert (result.status, result.reason) == (Status.FAIL, "loss.z_loss_sign")
+    assert result.numbers["parameter"] == pytest.approx(-1e-3, rel=1e-4)
+
+
 class _Padded(TinyGPT):
     """Vocabulary of 16 in a head of 19; the extra columns are shut."""
 
