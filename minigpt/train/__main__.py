@@ -31,13 +31,11 @@ def preflight(model: MiniGPT, data: TrainData, settings: TrainSettings) -> None:
     passed = sum(result.passed for result in report.results)
     print(f"preflight   {passed} checks passed in {report.seconds:.1f} s", flush=True)
     for result in report.results:
-        if result.status in (
-            "warn",
-            "error",
-        ):  # an error is the check's own fault: it stops nothing
+        if result.status in ("warn", "error"):  # an error is the check's own and stops nothing
             print(f"            [{result.status.upper()}] {result.check}: {result.claim}")
     if report.failures:
-        first = next(result for result in report.failures if result.consequence_of is None)
+        own = [result for result in report.failures if result.consequence_of is None]
+        first = (own or report.failures)[0]
         print(f"\n{first}")
         raise CheckFailedError(
             f"{first.check} failed before the first step; nothing was trained. "
