@@ -8,7 +8,6 @@ Shapes: B batch, T time, C channels, V vocabulary, W width of the logits.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from diagnostics._clone import clone
 from diagnostics._guard import same_bytes
 from diagnostics._pipeline import Pipeline
 from diagnostics._probe import JITTER_STD, Probe
@@ -248,7 +248,7 @@ def independent_copy(probe: Probe) -> nn.Module:
     """Return a copy of the model that computes with weights of its own."""
     pipeline = probe.pipeline
     if probe.copies_are_independent:
-        return copy.deepcopy(pipeline.model)
+        return clone(pipeline.model)
     if pipeline.make_model is not None:
         with probe.seeded("make_model"):
             fresh = pipeline.make_model().to(probe.device)
