@@ -36,6 +36,10 @@ class Bug:
     trips, reason: the check that must fail, and the reason id it must give.
     level: 1 the classic, 2 one that the textbook version of the check cannot see.
     note: what makes this bug worth a look of its own.
+    question: what to predict about this bug before looking.
+    hints: three, from where to look to what to change; each is opened by doing something.
+    lesson: what to remember of this bug.
+    guide: a heading of the guide about this bug, beside the one about its check.
     """
 
     name: str
@@ -44,6 +48,10 @@ class Bug:
     reason: str
     level: int = 1
     note: str = ""
+    question: str = ""
+    hints: tuple[str, str, str] = ("", "", "")
+    lesson: str = ""
+    guide: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

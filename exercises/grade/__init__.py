@@ -1,0 +1,1 @@
+"""Grading a class: `python -m exercises.grade SUBMISSIONS --out grades.csv`."""
