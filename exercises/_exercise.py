@@ -88,12 +88,16 @@ class MarkedLine:
 
 @dataclass(frozen=True, kw_only=True)
 class Receipt:
-    """What one bug's run proved. `problems` is empty when it was caught for the right reason."""
+    """What one bug's run proved. `problems` is empty when it was caught for the right reason.
+
+    result: of the bug's check.    report: of every check that was run on the broken pipeline.
+    """
 
     bug: Bug
     line: MarkedLine | None
     executed: int = 0
     result: CheckResult | None = None
+    report: Report | None = None
     problems: tuple[str, ...] = ()
     numbers: Mapping[str, Any] = field(default_factory=dict)
 
@@ -130,6 +134,7 @@ def prove(lab: Lab, bug: Bug) -> Receipt:
         line=line,
         executed=count[0],
         result=result,
+        report=report,
         problems=tuple(_problems(bug, report, count[0])),
     )
 

@@ -5,6 +5,8 @@ Shapes: B batch, T time, V vocabulary.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -15,6 +17,7 @@ from torch.nn import functional
 from diagnostics import Pipeline
 from diagnostics._adapter import read_output
 from diagnostics._probe import read_batch
+from diagnostics._text import say
 
 if TYPE_CHECKING:
     from exercises._lab import Lab
@@ -22,16 +25,64 @@ if TYPE_CHECKING:
 STEPS = 150  # enough for the losses of a healthy and a broken debug model to part
 HONEST_WINDOWS = 256
 SAMPLE_LENGTH = 48
+TRAINING_LOSS, HONEST_LOSS = f"training loss after {STEPS} steps", "honest loss on new text"
+# Parts without which there is no short training; a bug in none of them leaves the losses alone.
+TRAINING_PARTS = frozenset({"model", "make_model", "make_optimizer", "train_step", "get_batch"})
+ALIKE_NATS = 0.03  # two seeds of one healthy debug model differ by more
+NATS = re.compile(r"(-?[\d.]+|-?inf|nan) nats")
 
 
 def training_symptom(lab: Lab, pipeline: Pipeline) -> Mapping[str, str]:
     """Train briefly; return the loss that the loop reports, the honest loss, and a sample."""
     model, losses = train_briefly(lab, pipeline)
     return {
-        f"training loss after {STEPS} steps": _show_nats(losses[-10:].mean().item()),
-        "honest loss on new text": _show_nats(measure_honest_loss(lab, model)),
+        TRAINING_LOSS: _show_nats(losses[-10:].mean().item()),
+        HONEST_LOSS: _show_nats(measure_honest_loss(lab, model)),
         "sample": _sample(lab, model),
     }
+
+
+def compare_losses(healthy: Mapping[str, str], broken: Mapping[str, str]) -> str:
+    """Say in words what the two losses show, above all when the broken run looks better."""
+    training = _nats_worse(TRAINING_LOSS, healthy, broken)
+    honest = _nats_worse(HONEST_LOSS, healthy, broken)
+    if training is None or honest is None:
+        return ""
+    if not math.isfinite(training) or not math.isfinite(honest):
+        return "A loss of the broken run is not a finite number: this one would be noticed."
+    text = _in_words(honest)
+    if abs(training) <= ALIKE_NATS and abs(honest) <= ALIKE_NATS:
+        return "Both losses look healthy: no curve gives this bug away."
+    if training < -ALIKE_NATS:
+        return say(
+            "The broken run looks better: its training loss is {nats} nats lower. On new text it "
+            "is {text}.",
+            nats=-training,
+            text=text,
+        )
+    if training <= ALIKE_NATS:
+        return say(
+            "The training losses are alike. On new text the broken run is {text}.", text=text
+        )
+    return say(
+        "The training loss of the broken run is {nats} nats higher; on new text it is {text}.",
+        nats=training,
+        text=text,
+    )
+
+
+def _nats_worse(name: str, healthy: Mapping[str, str], broken: Mapping[str, str]) -> float | None:
+    """Return by how many nats the broken run is worse; None where one of them has no figure."""
+    found = [NATS.fullmatch(figures.get(name, "")) for figures in (healthy, broken)]
+    if found[0] is None or found[1] is None:
+        return None
+    return float(found[1][1]) - float(found[0][1])
+
+
+def _in_words(honest: float) -> str:
+    if abs(honest) <= ALIKE_NATS:
+        return say("as good as the healthy one, to {nats} nats", nats=ALIKE_NATS)
+    return say("{nats} nats {word}", nats=abs(honest), word="worse" if honest > 0 else "better")
 
 
 def train_briefly(lab: Lab, pipeline: Pipeline, steps: int = STEPS) -> tuple[nn.Module, Tensor]:

@@ -105,6 +105,30 @@ EXERCISE = Exercise(
             trips="causal_independence",
             reason="causal_independence.no_mask",
             note="The training loss is wonderful. The honest loss shows what was learnt.",
+            question=(
+                "The training loss and the honest loss after 150 steps: which of them is lower "
+                "than the healthy one, and which is higher?"
+            ),
+            hints=(
+                (
+                    "Look at the call that mixes the values, and at what it is told about time. "
+                    "The honest loss asks for one new token at a time, and there is no later token "
+                    "to read."
+                ),
+                (
+                    "Replace the last token of a row and print how far the logits at every earlier "
+                    "position move. Healthy is exactly 0; here all of them move."
+                ),
+                (
+                    "The attention call must be told that it is causal, in training and in "
+                    "evaluation alike."
+                ),
+            ),
+            lesson=(
+                "A model that may read ahead learns to rely on it. A training loss well below the "
+                "honest loss, before anything can have been learnt by heart, is a leak until the "
+                "contrary is shown."
+            ),
         ),
         Bug(
             name="diagonal",
@@ -112,6 +136,29 @@ EXERCISE = Exercise(
             trips="causal_independence",
             reason="causal_independence.mask_too_wide",
             note="One token ahead is all that is needed: it is the answer.",
+            question=(
+                "The training loss after 150 steps: near the healthy 2.5, or far below it? And the "
+                "honest loss on new text? Say why before you look."
+            ),
+            hints=(
+                (
+                    "Look at the mask itself, for a row of four tokens: a table of four by four, "
+                    "in which row t says what position t may read."
+                ),
+                (
+                    "Count the places that each row keeps. Row t has to keep t + 1 of them, its "
+                    "own token and those before it; here every row but the last keeps one more."
+                ),
+                (
+                    "Build the lower triangle so that it ends on the main diagonal. The targets "
+                    "are shifted already, so the mask must not shift as well."
+                ),
+            ),
+            lesson=(
+                "The shift of the targets and the edge of the mask each move by one. When both are "
+                "moved for the same reason, the answer becomes an input."
+            ),
+            guide="The extra diagonal",
         ),
         Bug(
             name="after_softmax",
@@ -121,6 +168,30 @@ EXERCISE = Exercise(
             level=2,
             note="No value of a later token is read, only its share of the sum: fresh weights leak "
             "less than 0.001, which a usual tolerance lets pass.",
+            question=(
+                "Think of the attention weights for a row of four tokens: which of them are 0 "
+                "here, and is that enough for no prediction to depend on a later token?"
+            ),
+            hints=(
+                (
+                    "Look at the order of three operations: hide, softmax, mix. Ask over how many "
+                    "tokens the sum inside the softmax runs."
+                ),
+                (
+                    "Sum the attention weights of one position after everything was hidden. "
+                    "Healthy is 1; here only the last position comes to 1, and the first is far "
+                    "below."
+                ),
+                (
+                    "The scores of later tokens have to be minus infinity before the softmax, so "
+                    "that they add nothing to its sum. What is hidden afterwards was counted "
+                    "already."
+                ),
+            ),
+            lesson=(
+                "A mask has to come before whatever normalises. A zero that is set afterwards "
+                "hides the value and leaves its share in the denominator."
+            ),
         ),
         Bug(
             name="heads",
@@ -129,6 +200,28 @@ EXERCISE = Exercise(
             reason="causal_independence.heads_mixed",
             level=2,
             note="The mask is right. The shapes are right. With one head nothing would show.",
+            question=(
+                "The mask is right and every shape is right. Will the training loss after 150 "
+                "steps be equal to the healthy one, lower or higher, and why?"
+            ),
+            hints=(
+                (
+                    "Look at what happens after the attention, where the heads become one vector "
+                    "per token again. Follow the order of the axes, not the sizes."
+                ),
+                (
+                    "Fill the mixed values with their own position t and print the result for T = "
+                    "3. Row t must hold t in every place; here a row holds several positions."
+                ),
+                (
+                    "The axis of time has to stand before the axis of heads when the last two are "
+                    "glued together. A reshape moves no axis."
+                ),
+            ),
+            lesson=(
+                "reshape and view keep the order in memory, whatever the sizes are called. An axis "
+                "moves by transpose or permute only, and sizes that fit prove nothing."
+            ),
         ),
     ),
     hint="Write the T x T table of which position may read which, and compare it with the mask.",

@@ -68,6 +68,30 @@ EXERCISE = Exercise(
             trips="fingerprint",
             reason="fingerprint.order_differs",
             note="Sizes are equal, the round trip is perfect, every id is in range.",
+            question=(
+                "The tokenizer is built from the same text once more, and the size is 87 again. "
+                "What will it make of the ids of the healthy run: the same text, noise, or "
+                "something that you can still read?"
+            ),
+            hints=(
+                (
+                    "Compare the first eight ids that both tokenizers give for the start of the "
+                    "text: ids 0 and 1 agree, others do not."
+                ),
+                (
+                    "Print chars beside lab.tokenizer.chars and count the places that differ. "
+                    "Healthy is 0 of 87; a sort by code point puts 'A' before 'a'."
+                ),
+                (
+                    "The characters must be sorted as they are, by code point, as they were on "
+                    "the day on which the ids were made."
+                ),
+            ),
+            lesson=(
+                "Sorting is not one thing: letter case, locale and a key each give another order. "
+                "The order is part of the tokenizer, so store the list and do not build it twice."
+            ),
+            guide="The tokenizer that was born twice",
         ),
         Bug(
             name="set",
@@ -76,6 +100,31 @@ EXERCISE = Exercise(
             reason="fingerprint.order_from_set",
             level=2,
             note="All is well in this process. The next one will number the characters anew.",
+            question=(
+                "Text, ids and tokenizer are made together here, and they agree. What will you "
+                "find when you start the same script a second time and compare the fingerprints "
+                "of both runs?"
+            ),
+            hints=(
+                (
+                    "Run the exercise twice and compare the ids of the first characters. Healthy "
+                    "is that no run differs from another."
+                ),
+                (
+                    "Look at the order of the list: print chars[:10] and check whether chars == "
+                    "sorted(chars). In a healthy tokenizer that is True."
+                ),
+                (
+                    "What comes out of a set has no order that lasts. It must be put in order "
+                    "before it is numbered."
+                ),
+            ),
+            lesson=(
+                "The order of a set of strings changes from process to process, so whatever is "
+                "numbered from it works until the program is started again. Sort before you "
+                "count."
+            ),
+            guide="The tokenizer that was born twice",
         ),
         Bug(
             name="checkpoint",
@@ -84,6 +133,29 @@ EXERCISE = Exercise(
             reason="fingerprint.differs",
             level=2,
             note="Text, ids and tokenizer agree with each other; only the checkpoint knows better.",
+            question=(
+                "Text, ids and tokenizer fit each other without a fault. Which file on the disk "
+                "can still contradict them, and what would a model that is loaded from it write?"
+            ),
+            hints=(
+                (
+                    "Nothing is wrong among text, ids and tokenizer. Compare the tokenizer with "
+                    "the one that the checkpoint was saved with."
+                ),
+                (
+                    "Print lab.tokenizer.fingerprint[:12], which the checkpoint holds, beside "
+                    "that of the tokenizer in use. They should be equal."
+                ),
+                (
+                    "The text must be the one of the lab, letter case included; then the "
+                    "tokenizer of the checkpoint can be used as it is."
+                ),
+            ),
+            lesson=(
+                "Parts that agree with each other can all be from another day. Compare each of "
+                "them with what the checkpoint itself says that it was trained with."
+            ),
+            guide="The tokenizer that was born twice",
         ),
     ),
     hint="Encode one line with both tokenizers, and compare the ids, not the sizes.",

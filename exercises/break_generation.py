@@ -120,6 +120,29 @@ EXERCISE = Exercise(
             trips="generation",
             reason="generation.first_position",
             note="Every token follows from the first one of the context, so text soon repeats.",
+            question=(
+                "The text grows token by token. Which part of it can still change the next token, "
+                "and what will the text look like while its first letter stays the same?"
+            ),
+            hints=(
+                (
+                    "Look at the logits of one forward call, (1, T, V), and at the position of "
+                    "which a token is chosen."
+                ),
+                (
+                    "Run model(ids)[0] on a text of 5 tokens and print the argmax at each of the 5 "
+                    "positions. The next token of a healthy generator is the argmax at position 4."
+                ),
+                (
+                    "The logits at position t have read the tokens 0 to t. Take those of the "
+                    "newest token, at the end of the time axis."
+                ),
+            ),
+            lesson=(
+                "A causal model answers one question per position, and only the last answer is "
+                "about the token to come. Whenever a time axis is reduced to one entry, check "
+                "which entry that is, with padding on either side too."
+            ),
         ),
         Bug(
             name="prompt_lost",
@@ -127,6 +150,27 @@ EXERCISE = Exercise(
             trips="generation",
             reason="generation.prompt_lost",
             note="A caller that cuts the prompt off itself loses the first new tokens.",
+            question=(
+                "A caller prints the prompt, then cuts as many tokens off the result as the prompt "
+                "has, and prints the rest. What is missing from its text?"
+            ),
+            hints=(
+                "Look at the shape of what is returned, not at the tokens in it.",
+                (
+                    "Call it with a prompt of 8 tokens and a count of 4. A healthy result has 12 "
+                    "tokens, and its first 8 are the prompt."
+                ),
+                (
+                    "The loop itself is right. The last line gives away a part of what the loop "
+                    "has built; it must give all of it."
+                ),
+            ),
+            lesson=(
+                "Whether a function returns the whole or only what is new is a contract, and both "
+                "are in use. A contract that nobody wrote down is tested by comparing shapes and "
+                "the first entries."
+            ),
+            guide="When the prompt is ignored",
         ),
         Bug(
             name="keeps_first_block",
@@ -135,6 +179,29 @@ EXERCISE = Exercise(
             reason="generation.keeps_first_block",
             level=2,
             note="Short texts are right. Beyond the block one token comes for ever.",
+            question=(
+                "The block holds 32 tokens. From which new token on, after a prompt of 8, does "
+                "this generator differ from a healthy one, and why does it never recover?"
+            ),
+            hints=(
+                (
+                    "Let it write more tokens than the block holds, and look at what the model is "
+                    "given in each call."
+                ),
+                (
+                    "Print context[0, :3] at every step beyond the block. In a healthy run the "
+                    "three tokens move on by one place at each step; here they stand still."
+                ),
+                (
+                    "The window must hold the newest tokens, so count its start from the end of "
+                    "the text."
+                ),
+            ),
+            lesson=(
+                "A limit is invisible until it is reached. Test every buffer, window and cache "
+                "with less than it holds, exactly what it holds, and more."
+            ),
+            guide="Repetitive text",
         ),
         Bug(
             name="cache_kept",
@@ -143,6 +210,25 @@ EXERCISE = Exercise(
             reason="generation.remembers",
             level=2,
             note="The first text of a session is right, and the first is what people look at.",
+            question=(
+                "The same prompt is continued twice. Which of the two texts is the right one, and "
+                "what does the model read before the prompt in the other call?"
+            ),
+            hints=(
+                "Continue one prompt twice in the same session, and look for what outlives a call.",
+                (
+                    "Print cache.length at the start of each call. Healthy is 0 every time; here "
+                    "it is the number of tokens that earlier calls left in it."
+                ),
+                (
+                    "The cache belongs to one text, so it has to be made where a text begins, "
+                    "inside the call."
+                ),
+            ),
+            lesson=(
+                "State that outlives a call makes the first result right and the second one wrong. "
+                "Test everything that caches by calling it twice, with another input in between."
+            ),
         ),
     ),
     hint="Run the model on the whole text before each token, and compare its argmax.",

@@ -15,7 +15,7 @@ from diagnostics import Pipeline
 from exercises._exercise import Bug, Exercise
 from exercises._lab import Lab, retype
 from exercises._run import run
-from minigpt.model import CausalSelfAttention, KeyValueCache, MiniGPT
+from minigpt.model import CausalSelfAttention, FeedForward, KeyValueCache, MiniGPT
 
 
 def break_frozen(lab: Lab) -> Pipeline:
@@ -82,6 +82,18 @@ def break_overwritten(lab: Lab) -> Pipeline:
     return lab.pipeline(edit_model=edit)
 
 
+def break_averaged(lab: Lab) -> Pipeline:
+    """Average parallel branches along the wrong axis: one number, added to every channel."""
+
+    class Broken(FeedForward):
+        def forward(self, x: Tensor) -> Tensor:
+            branches = torch.stack([super().forward(x)], dim=-2)  # (B, T, branches, C)
+            mean = branches.mean(-1)  # BROKEN: was mean = branches.mean(-2)
+            return mean
+
+    return lab.pipeline(edit_model=lambda model: retype(model, FeedForward, Broken))
+
+
 def show_gradients(lab: Lab, pipeline: Pipeline) -> Mapping[str, str]:
     """Show what one backward pass leaves in the parameters of a fresh model."""
     assert pipeline.make_model is not None
@@ -140,6 +152,14 @@ EXERCISE = Exercise(
             reason="gradients.wrong_value",
             level=2,
             note="Every gradient is there, finite and not zero. It is not the derivative.",
+        ),
+        Bug(
+            name="averaged",
+            break_it=break_averaged,
+            trips="gradients",
+            reason="gradients.only_noise",
+            level=2,
+            note="No gradient is None or 0: the rounding of zero is not zero.",
         ),
     ),
     hint="Walk from the loss back: which tensors have a grad_fn, and which leaves does it reach?",

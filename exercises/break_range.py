@@ -100,6 +100,28 @@ EXERCISE = Exercise(
             trips="range",
             reason="range.equals_vocab_size",
             note="One id of V: an index error on the CPU, an opaque assert on a GPU, now and then.",
+            question=(
+                "One id of 36,000 is another one than before, and a batch reads 256 of them. Will "
+                "the first training step fail, a later one, or none, and what would a GPU say?"
+            ),
+            hints=(
+                (
+                    "Print the largest training id beside V, the number of rows of the embedding, "
+                    "and find the place where that id stands."
+                ),
+                (
+                    "The largest id should be V - 1 = 86 at most. Print ids[5:10] beside "
+                    "lab.train_ids[5:10]: all five should be equal."
+                ),
+                (
+                    "The eighth id must be the one that the data had there, taken from the "
+                    "untouched row of ids."
+                ),
+            ),
+            lesson=(
+                "The number of ids is one more than the largest id. After adding a token, let the "
+                "embedding grow with the tokenizer, and take V from one place only."
+            ),
         ),
         Bug(
             name="ignored_input",
@@ -107,6 +129,28 @@ EXERCISE = Exercise(
             trips="range",
             reason="range.negative",
             note="-100 is right among targets and has no row among inputs.",
+            question=(
+                "The ids of the data are untouched. Which part of a batch can still hold a number "
+                "that the embedding has no row for, and would the loss mind that number?"
+            ),
+            hints=(
+                (
+                    "Look at one batch and not at the data: print the smallest id of its inputs "
+                    "and of its targets."
+                ),
+                (
+                    "Targets may go down to -100. The inputs may not: their smallest id should be "
+                    "0 or more. Print inputs[0, 0]."
+                ),
+                (
+                    "Only the target at the first place is marked. The input there must stay an "
+                    "ordinary id, such as the first one of the training data."
+                ),
+            ),
+            lesson=(
+                "A mark belongs to the one part that knows it. Inputs are padded with an id that "
+                "the embedding has, targets with the number that the loss ignores."
+            ),
         ),
         Bug(
             name="wrapped",
@@ -115,6 +159,29 @@ EXERCISE = Exercise(
             reason="range.wrapped",
             level=2,
             note="Every id is in range: id 300 became id 44 without a word.",
+            question=(
+                "Smallest and largest id will lie inside the limits. Which share of the ids will "
+                "stand for another character all the same: none, about a third, or all of them?"
+            ),
+            hints=(
+                (
+                    "Compare the ids before and after they are stored, and look at the type in "
+                    "between."
+                ),
+                (
+                    "Print true[:12], stored[:12] and the largest of each. 400 characters need "
+                    "ids up to 399, so the largest stored id should be above 255."
+                ),
+                (
+                    "The array must be converted to a whole-numbered type that holds 399. 16 bits "
+                    "without a sign are enough."
+                ),
+            ),
+            lesson=(
+                "Converting to a narrow whole-numbered type is modular arithmetic and raises "
+                "nothing. Choose the width from V - 1, and compare the ids after they were stored "
+                "and read."
+            ),
         ),
         Bug(
             name="wrong_type",
@@ -123,6 +190,28 @@ EXERCISE = Exercise(
             reason="range.wrong_dtype",
             level=2,
             note="Every id is in range: a zero stands after each of them.",
+            question=(
+                "Every id will be in range. How many ids will there be, compared with the "
+                "characters of the text, and what will they decode to?"
+            ),
+            hints=(
+                (
+                    "Compare the number of ids with the number of characters, and look at the "
+                    "first twelve ids."
+                ),
+                (
+                    "The row should hold 36,000 ids, and fewer than 1 in 100 should be 0. Print "
+                    "len(ids) and the share of zeros."
+                ),
+                (
+                    "A raw file says nothing about its type. The reader must name the same width "
+                    "as the writer two lines above it."
+                ),
+            ),
+            lesson=(
+                "A raw file of numbers has no type until somebody names one, and a wrong one is "
+                "not an error. Store the type with the data, or use a format that does."
+            ),
         ),
     ),
     hint="Print minimum, maximum and the first twenty ids; decode them and read the text.",

@@ -85,6 +85,29 @@ EXERCISE = Exercise(
             trips="roundtrip",
             reason="roundtrip.lowercased",
             note="There is less to predict now, so the loss looks better than before.",
+            question=(
+                "The word 'model' comes back whole. Will a heading of the guide come back whole "
+                "too, and will the loss of a model that is trained on these ids be lower or "
+                "higher than before?"
+            ),
+            hints=(
+                (
+                    "Look at the text just before it becomes ids, and at what encode does to it "
+                    "on the way."
+                ),
+                (
+                    "Print the text and decode(encode(text)) of ' = Debugging a small GPT = '. "
+                    "Healthy is that they are equal, the capital D, G, P and T included."
+                ),
+                (
+                    "encode must number the characters that it was given, and none that were made "
+                    "from them."
+                ),
+            ),
+            lesson=(
+                "What is removed before encoding is removed from the task. A loss that fell "
+                "because there is less to predict cannot be compared with the one before."
+            ),
         ),
         Bug(
             name="skipped",
@@ -92,6 +115,31 @@ EXERCISE = Exercise(
             trips="roundtrip",
             reason="roundtrip.characters_dropped",
             note="Nearly every line comes back whole; only what is not ASCII is gone.",
+            question=(
+                "Of the three texts that are shown, the word, the line of the guide and the line "
+                "with a rare character, which one comes back shorter, and would you notice it in "
+                "a page of it?"
+            ),
+            hints=(
+                (
+                    "Compare the number of ids with the number of characters, for a line that "
+                    "holds more than plain English."
+                ),
+                (
+                    "For the line around the dash print len(text) and len(encode(text)). In a "
+                    "healthy tokenizer of characters they are equal."
+                ),
+                (
+                    "The tokenizer has ids for all characters of the text, the accents and the "
+                    "dash too. Nothing may be taken out before they are looked up."
+                ),
+            ),
+            lesson=(
+                "An option that ignores errors turns a loud failure into missing data. What a "
+                "tokenizer does not know should be an error that names the character and its "
+                "place."
+            ),
+            guide="Reading text without surprises",
         ),
         Bug(
             name="two_tables",
@@ -99,6 +147,28 @@ EXERCISE = Exercise(
             trips="roundtrip",
             reason="roundtrip.order_differs",
             note="Both tables hold the same characters.",
+            question=(
+                "No id is lost and every one is in range. Will the decoded text look like noise, "
+                "or like a cipher in which each letter always stands for the same other one?"
+            ),
+            hints=(
+                (
+                    "The ids are not at fault: print encode('model') and look the five numbers up "
+                    "in the tokenizer's list by hand."
+                ),
+                (
+                    "For each i print decode([i]) beside the entry of the list at i. They should "
+                    "be equal for all 87 ids; count those that are not."
+                ),
+                (
+                    "Both directions must read one and the same list, in the order in which the "
+                    "tokenizer holds it."
+                ),
+            ),
+            lesson=(
+                "Two tables that must agree will part one day. Keep one list, and derive the "
+                "other direction from it."
+            ),
         ),
         Bug(
             name="stripped",
@@ -107,6 +177,26 @@ EXERCISE = Exercise(
             reason="roundtrip.stripped",
             level=2,
             note="No word and no sentence shows it: only the end of a text does, as every prompt.",
+            question=(
+                "Every word and every sentence will come back whole. Where in a text would you "
+                "have to look all the same, and why does many a prompt have such a place?"
+            ),
+            hints=(
+                "Look at the ends of the text and not at its middle: how many ids does 'a ' get?",
+                (
+                    "Print encode('a') and encode('a '). The second must have one id more, the "
+                    "one of the space."
+                ),
+                (
+                    "White space at the end is part of the text. encode must not shorten what it "
+                    "was given."
+                ),
+            ),
+            lesson=(
+                "A prompt that ends with a space asks for a word, and one without asks for the "
+                "rest of one. Text that is cut into pieces loses something at every seam when its "
+                "ends are tidied."
+            ),
         ),
     ),
     hint="Print what comes back for a text of all known characters, with spaces at both ends.",

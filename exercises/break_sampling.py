@@ -84,6 +84,25 @@ def break_changed_in_place(lab: Lab) -> Pipeline:
     return lab.pipeline(next_token_probabilities=probabilities)
 
 
+def break_mask_gathered(lab: Lab) -> Pipeline:
+    """Read the mask of the sorted tokens at the order, where it has to be written there."""
+
+    def probabilities(
+        logits: Tensor, temperature: float, top_k: int | None, top_p: float | None
+    ) -> Tensor:
+        logits = logits.float() / max(temperature, 1e-6)
+        if top_k is not None and top_k < len(logits):
+            logits = logits.masked_fill(logits < logits.topk(top_k).values[-1], CLOSED)
+        if top_p is None or top_p >= 1.0:
+            return logits.softmax(-1)
+        p, order = logits.softmax(-1).sort(descending=True)
+        late = p.cumsum(-1) - p >= top_p
+        removed = late.gather(0, order)  # BROKEN: was removed = late.scatter(0, order, late)
+        return logits.masked_fill(removed, CLOSED).softmax(-1)
+
+    return lab.pipeline(next_token_probabilities=probabilities)
+
+
 def _nucleus(logits: Tensor, top_p: float | None) -> Tensor:
     """Return softmax over the smallest set of tokens whose mass reaches top_p."""
     if top_p is None or top_p >= 1.0:
@@ -124,6 +143,29 @@ EXERCISE = Exercise(
             trips="sampling",
             reason="sampling.top_k_fill",
             note="With negative logits the removed tokens come out first.",
+            question=(
+                "With top_k = 2, which of the five tokens gets the most probability: one of the "
+                "two that were kept, or one of the three that were removed?"
+            ),
+            hints=(
+                (
+                    "Look at the tokens that top_k removes, and at the value which their logits "
+                    "have afterwards."
+                ),
+                (
+                    "Print the probabilities for top_k = 2 with all logits shifted by -10, then by "
+                    "+10. Healthy is twice the same: two tokens that share 1, and exact zeros."
+                ),
+                (
+                    "Softmax gives every finite logit a share. What is removed needs the one value "
+                    "whose exponential is exactly 0."
+                ),
+            ),
+            lesson=(
+                "A removed option is not an option with the value 0: before a softmax, 0 is an "
+                "ordinary score, and often a high one. The same holds for attention masks and for "
+                "any masked maximum."
+            ),
         ),
         Bug(
             name="temperature_ignored",
@@ -131,6 +173,29 @@ EXERCISE = Exercise(
             trips="sampling",
             reason="sampling.temperature_ignored",
             note="At temperature 1, where it is usually tried, nothing is wrong.",
+            question=(
+                "Which of the five settings in the table will show a difference, and why can the "
+                "others not show one?"
+            ),
+            hints=(
+                (
+                    "Follow the two tensors of the function, the raw one and the scaled one, down "
+                    "to the softmax."
+                ),
+                (
+                    "Ask for the same logits at temperature 0.5, 1 and 2. Healthy is a largest "
+                    "probability that falls from one to the next; for the five tokens it is 0.73, "
+                    "0.50 and 0.35."
+                ),
+                (
+                    "What the filters cut, and what softmax reads at the end, must be the tensor "
+                    "that was divided by the temperature."
+                ),
+            ),
+            lesson=(
+                "A setting tried only at its neutral value has not been tried. Test each knob at "
+                "two values on either side of the one that changes nothing."
+            ),
         ),
         Bug(
             name="crossing_dropped",
@@ -139,6 +204,29 @@ EXERCISE = Exercise(
             reason="sampling.top_p_drops_crossing",
             level=2,
             note="The result sums to 1 and never is empty; the nucleus is one token too small.",
+            question=(
+                "The probabilities are 0.5, 0.25, 0.15, 0.07 and 0.03. Which tokens does this "
+                "filter keep for top_p = 0.8, and do they hold 0.8 of the mass together?"
+            ),
+            hints=(
+                (
+                    "Look at the token with which the running sum goes past top_p, and at what "
+                    "becomes of it."
+                ),
+                (
+                    "Count the tokens that are left for top_p = 0.8 of the five, and add up what "
+                    "they had before rescaling. Healthy is three tokens with 0.9; here it is two "
+                    "with 0.75."
+                ),
+                (
+                    "A token goes when the mass before it has reached top_p already, so its own "
+                    "share must not count in the comparison."
+                ),
+            ),
+            lesson=(
+                "Whether an element at a boundary belongs to the set is part of the definition. "
+                "Try a case where the boundary falls inside an element, and count."
+            ),
         ),
         Bug(
             name="changed_in_place",
@@ -147,6 +235,57 @@ EXERCISE = Exercise(
             reason="sampling.changes_input",
             level=2,
             note="Each single result is right. What is left behind in the argument is not.",
+            question=(
+                "The same tensor is passed five times. In which call does the result go wrong for "
+                "the first time, and what would one call on a fresh tensor show?"
+            ),
+            hints=(
+                "Look at the argument after the call, not at what the call returns.",
+                (
+                    "Keep a clone of the logits, call once at temperature 2, and compare: healthy "
+                    "logits equal the clone. Here they are half of it."
+                ),
+                (
+                    "The division writes into the caller's tensor. It has to make a new one, and "
+                    "the rest of the function goes on with that."
+                ),
+            ),
+            lesson=(
+                "An operation whose name ends with an underscore changes what the caller still "
+                "holds. Each single result can be right while every later one starts from spoiled "
+                "data, so test a function twice on one argument."
+            ),
+        ),
+        Bug(
+            name="mask_gathered",
+            break_it=break_mask_gathered,
+            trips="sampling",
+            reason="sampling.top_p_gathered",
+            level=2,
+            note="The five tokens come sorted, so that the table shows nothing.",
+            question=(
+                "How many tokens survive for top_p = 0.8, and are they the most probable ones? "
+                "Predict the table for the five tokens, whose logits come sorted already."
+            ),
+            hints=(
+                (
+                    "Look at the step that carries the mask from sorted order back to the order of "
+                    "the vocabulary."
+                ),
+                (
+                    "Shuffle the logits and print which tokens are left. Healthy is the same set "
+                    "of tokens, wherever they stand; in sorted order everything looks right."
+                ),
+                (
+                    "Entry j of the mask is about token order[j]. It must be written to the place "
+                    "order[j], where here it is read from there."
+                ),
+            ),
+            lesson=(
+                "gather and scatter with the same index are inverse to each other, and equal only "
+                "for orders that undo themselves, such as the sorted one. Never test code that "
+                "sorts on sorted data."
+            ),
         ),
     ),
     hint="Add 10 to every logit, then take 10 off: the probabilities must not move.",

@@ -15,6 +15,7 @@ from exercises._lab import GRADIENT_NORM_MAX, Lab
 from exercises._run import run
 
 LOSS_SCALE = 1024.0  # as a GradScaler would multiply the loss in half precision
+OUTBURST = 5.0  # norm of a gradient that is not used
 
 
 def break_not_cleared(lab: Lab) -> Pipeline:
@@ -42,6 +43,7 @@ def break_eval_mode(lab: Lab) -> Pipeline:
         optimizer.zero_grad()
         loss = model(inputs, targets)[1]
         loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), GRADIENT_NORM_MAX)
         optimizer.step()
         return loss.detach()
 
@@ -86,6 +88,25 @@ def break_clip_before_unscale(lab: Lab) -> Pipeline:
     return lab.pipeline(train_step=step)
 
 
+def break_skip_keeps_gradient(lab: Lab) -> Pipeline:
+    """Skip a step whose gradient is an outburst, and leave that gradient to the next one."""
+
+    def step(model: nn.Module, optimizer: Optimizer, inputs: Tensor, targets: Tensor) -> Tensor:
+        model.train()
+        loss = model(inputs, targets)[1]
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), GRADIENT_NORM_MAX)
+        made = bool(norm <= OUTBURST)
+        if made:
+            optimizer.step()
+        clear = made  # BROKEN: was clear = True
+        if clear:
+            optimizer.zero_grad()
+        return loss.detach()
+
+    return lab.pipeline(train_step=step)
+
+
 EXERCISE = Exercise(
     name="break_training_step",
     question=(
@@ -99,6 +120,24 @@ EXERCISE = Exercise(
             trips="training_step",
             reason="training_step.not_cleared",
             note="Clipping hides the growing sum; what remains is a very long momentum.",
+            question=(
+                "Two steps are made on two different batches. Which gradient does the optimizer "
+                "see in the second one, and what does clipping to a norm of 1.0 do to that?"
+            ),
+            hints=(
+                "Look at what lies in parameter.grad before backward() runs in the second call.",
+                "Call the step twice on one batch with a learning rate of 0, and print the norm "
+                "of the gradient between backward() and the clipping. Healthy is the same "
+                "number twice; here the second is larger by 1.",
+                "backward() adds to what it finds. Something must empty the gradients once per "
+                "step, before backward() or after step(); here that has been switched off.",
+            ),
+            lesson=(
+                "backward() adds and never replaces, in every model. Clipping and Adam make a "
+                "sum of old gradients the size of one gradient again, so only a look before the "
+                "clipping shows it."
+            ),
+            guide="Clipping",
         ),
         Bug(
             name="eval_mode",
@@ -106,6 +145,23 @@ EXERCISE = Exercise(
             trips="training_step",
             reason="training_step.eval_mode",
             note="With dropout 0.0 nothing changes at all. It does on the day someone raises it.",
+            question=(
+                "The loss after 150 steps with dropout 0.0 in the model: will it differ from "
+                "the healthy one's? And with dropout 0.2?"
+            ),
+            hints=(
+                "Look at the state that the step gives the model before the forward pass, not "
+                "at the gradients.",
+                "Print [m.training for m in model.modules()] inside the step. In training every "
+                "one of them is True.",
+                "A step that trains has to ask for train mode itself, because the evaluation "
+                "before it may have left the other one.",
+            ),
+            lesson=(
+                "The mode is state that outlives the function that set it. Set it where it is "
+                "needed, at the start of the step, and set it back after every evaluation."
+            ),
+            guide="The check modes",
         ),
         Bug(
             name="one_step_late",
@@ -114,6 +170,25 @@ EXERCISE = Exercise(
             reason="training_step.step_before_backward",
             level=2,
             note="Weights move, gradients are there, the loss falls: each looks right by itself.",
+            question=(
+                "Every line of the step is there: forward, backward, clear and step. After one "
+                "call the loss is returned and a gradient is present. Whose gradient moved the "
+                "weights?"
+            ),
+            hints=(
+                "Write down the order in which the four calls run, once for each value of the "
+                "condition.",
+                "Compare the weights before and after the very first call. A healthy first step "
+                "moves them; this one does not.",
+                "The step must come after backward(), so that it uses what backward() has just "
+                "written; the condition that decides this has the wrong value.",
+            ),
+            lesson=(
+                "A gradient of the last batch still points roughly downhill, so training goes "
+                "on and only ends higher. Test the first step alone: there, late means that "
+                "nothing moves."
+            ),
+            guide="Self-test: optimizer",
         ),
         Bug(
             name="clip_before_unscale",
@@ -122,6 +197,51 @@ EXERCISE = Exercise(
             reason="training_step.clip_before_unscale",
             level=2,
             note="Adam divides by the size of the gradient: the loss curve hardly shows it.",
+            question=(
+                "The loss is multiplied by 1024 before backward(), and the gradient divided by "
+                "1024 before the step. How large can the gradient at the step still be when it "
+                "is clipped in between?"
+            ),
+            hints=(
+                "Look at the units of the number that the gradient's norm is compared with.",
+                "Print the norm of the gradient right before optimizer.step(). Healthy values "
+                "are near the limit of 1 or a little below; here they are near 0.001.",
+                "Between backward() and the division the gradient is 1024 times its true size, "
+                "so the limit there has to be as many times larger, or the clipping has to wait "
+                "for the division.",
+            ),
+            lesson=(
+                "A limit means something only in the units of the true gradient. Adam removes "
+                "the lost factor from the curve; weight decay, epsilon and another optimizer do "
+                "not."
+            ),
+            guide="Clipping",
+        ),
+        Bug(
+            name="skip_keeps_gradient",
+            break_it=break_skip_keeps_gradient,
+            trips="training_step",
+            reason="training_step.skip_keeps_gradient",
+            level=2,
+            note="Thousands of steps are right. The one after an outburst is not.",
+            question=(
+                "A step whose gradient is far too large is skipped, and the weights stay. Which "
+                "gradient does the optimizer see in the step after it?"
+            ),
+            hints=(
+                "Follow a call in which the step is skipped to its last line. What is different "
+                "from a call that steps?",
+                "Print the norm of parameter.grad at the start of each call. It is 0 in every "
+                "call of a healthy step, also after a skipped one.",
+                "The outburst has to be thrown away where it is skipped: clearing must not "
+                "depend on whether the step was made.",
+            ),
+            lesson=(
+                "To skip a step means to forget its gradient as well. Each early exit from a "
+                "loop needs the same cleaning up as its ordinary end, and rare branches have to "
+                "be tested on purpose."
+            ),
+            guide="NaN: stop, name, go back",
         ),
     ),
     hint="Print the norm of the gradient right before optimizer.step(), for two different batches.",

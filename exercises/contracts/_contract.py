@@ -120,6 +120,23 @@ def as_tensor(
     return value.detach()
 
 
+def as_finite(
+    value: Any,
+    name: str,
+    *,
+    shape: tuple[int, ...] | None = None,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    """Return the value as a tensor without NaN and infinities. Raises BrokenPromiseError."""
+    tensor = as_tensor(value, name, shape=shape, dtype=dtype)
+    bad = int((~tensor.isfinite()).sum())
+    if bad:
+        raise BrokenPromiseError(
+            f"{bad} of {tensor.numel()} numbers in {name} are NaN or infinite, expected finite ones"
+        )
+    return tensor
+
+
 def as_parts(value: Any, *names: str) -> tuple[Any, ...]:
     """Return the parts of a tuple or list of that length. Raises BrokenPromiseError."""
     wanted = f"({', '.join(names)})"

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from exercises.isolation.verdict import Verdict
+
 
 class Kind(StrEnum):
     """What was handed in for an exercise."""
@@ -25,22 +27,6 @@ class GradeStatus(StrEnum):
     UNREADABLE = "unreadable"  # no Python, no function of the right name, no JSON
     CRASHED = "crashed"  # its process ended, or spoke nonsense
     TIMEOUT = "timeout"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """One cell of the verdict matrix: a student's check on one implementation, over all seeds.
-
-    implementation: its name, for instructors' eyes only.    right: whether it is a correct one.
-    outcome: accepted, rejected, error, timeout, not_called or unstable.
-    message: what the check said, or what went wrong.    line: of the student's file, where known.
-    """
-
-    implementation: str
-    right: bool
-    outcome: str
-    message: str = ""
-    line: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

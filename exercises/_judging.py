@@ -1,0 +1,50 @@
+"""Judging for practice: the student's file runs in processes of its own, with a time limit."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from exercises.contracts._contract import Contract
+from exercises.isolation.judge import (
+    CheckJudgement,
+    FixJudgement,
+    Judging,
+    judge_check,
+    judge_fix,
+)
+from exercises.isolation.sandbox import Sandbox
+
+SEEDS = 3  # of each implementation; grading uses others
+
+
+class Judge:
+    """Judges files of one student, as often as they are saved."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+
+    def fix(self, contract: Contract, path: Path) -> FixJudgement:
+        """Examine the `implementation` of a file with the contract's own check."""
+        return judge_fix(self._judging(path), contract, path.resolve())
+
+    def check(
+        self, contract: Contract, path: Path, progress: Callable[[], object] = lambda: None
+    ) -> CheckJudgement:
+        """Run the `check` of a file on the right and on the public wrong implementations."""
+        return judge_check(
+            self._judging(path), contract, path.resolve(), held_out=False, progress=progress
+        )
+
+    def _judging(self, path: Path) -> Judging:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        return Judging(sandbox=self._sandbox, submission=digest, seeds=SEEDS)
+
+
+@contextmanager
+def practice() -> Iterator[Judge]:
+    """Yield a judge; its processes end with the block."""
+    with Sandbox() as sandbox:
+        yield Judge(sandbox)

@@ -1,0 +1,214 @@
+"""The clean process that every job is forked from: it has loaded torch and holds no secret.
+
+It is started once, with nothing but a socket; a job that is forked from it costs some hundredths
+of a second instead of the seconds that loading torch takes. It never runs a job's code itself, and
+it is the parent of whatever a job leaves behind, so that nothing outlives a job.
+
+Orders on the socket: ("start", spec) with two file descriptors, answered ("started", pid);
+("end", pid), answered ("ended", how); anything else, or a closed socket, ends it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from exercises.isolation import linux
+from exercises.isolation.channel import Channel, PeerGoneError
+
+SIGNALLED = 100  # exit code of the outer process of a job: this plus the number of the signal
+FAILED_TO_START = 99
+
+
+def main(descriptor: int) -> None:
+    """Serve orders from the socket with that descriptor until it closes."""
+    import torch
+
+    torch.set_num_threads(1)  # a fork keeps no threads, so there must be none to lose
+    from exercises.isolation import jobs
+
+    jobs.load_everything()
+    linux.set_dumpable(False)
+    linux.adopt_orphans()
+    orders = socket.socket(fileno=descriptor)
+    channel = Channel(orders)
+    channel.send(("ready",))
+    running: set[int] = set()
+    while True:
+        try:
+            descriptors = _received_descriptors(orders)
+            order = channel.receive()
+        except (PeerGoneError, EOFError):
+            break
+        if order[0] == "start":
+            pid = _fork_job(order[1], descriptors, orders)
+            running.add(pid)
+            channel.send(("started", pid))
+        else:
+            running.discard(order[1])
+            channel.send(("ended", _end(order[1], running)))
+    for pid in running:
+        _end(pid, set())
+
+
+def _received_descriptors(orders: socket.socket) -> list[int]:
+    """Each order comes behind one byte, with which descriptors may travel."""
+    first, descriptors, _, _ = socket.recv_fds(orders, 1, 2)
+    if not first:
+        raise EOFError
+    return descriptors
+
+
+def _fork_job(spec: Mapping[str, Any], descriptors: list[int], orders: socket.socket) -> int:
+    pid = os.fork()
+    if pid:
+        for descriptor in descriptors:
+            os.close(descriptor)
+        return pid
+    try:
+        orders.close()
+        _become_job(spec, *descriptors)
+    except BaseException:
+        os._exit(FAILED_TO_START)
+    os._exit(0)
+
+
+def _end(pid: int, others: set[int]) -> str:
+    """Kill a job and everything it has started; return how it had ended by itself, or "killed"."""
+    done, status = os.waitpid(pid, os.WNOHANG)
+    if not done:
+        for kill in (os.killpg, os.kill):
+            with suppress(ProcessLookupError, PermissionError):
+                kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    while orphans := set(linux.children_of(os.getpid())) - others:
+        for orphan in orphans:
+            with suppress(ProcessLookupError):
+                os.kill(orphan, signal.SIGKILL)
+        for orphan in orphans:
+            with suppress(ChildProcessError):
+                os.waitpid(orphan, 0)
+    return _how(status) if done else "killed"
+
+
+def _how(status: int) -> str:
+    code = os.waitstatus_to_exitcode(status)
+    number = -code if code < 0 else code - SIGNALLED
+    if number > 0:
+        with suppress(ValueError):
+            return signal.Signals(number).name
+    return f"exit {code}"
+
+
+# ---- in the job's process --------------------------------------------------------------------
+
+
+def _become_job(spec: Mapping[str, Any], connection: int, output: int) -> None:
+    """Shut this process in as far as the system allows, then run the job."""
+    os.setsid()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_DFL)
+    connection, output = _keep_only(connection, output)
+    measures = {"limits": False, "closed": False, "namespaces": False}
+    if spec["namespaces"]:
+        linux.set_dumpable(True)  # or the maps of the user namespace cannot be written
+        measures["namespaces"] = linux.enter_namespaces()
+        _continue_in_child()
+        linux.die_with_parent()
+    scratch = Path(spec["scratch"])
+    if measures["namespaces"]:
+        measures["namespaces"] = _shut_disk(spec, scratch)
+    work = scratch / "work"
+    if spec["folder"]:
+        shutil.copytree(spec["folder"], work, symlinks=True)
+    else:
+        work.mkdir()
+    if measures["namespaces"]:
+        covered = [linux.cover(Path(path)) for path in spec["hidden"]]
+        measures["namespaces"] = all(covered)
+    # without them not even root may look into a process that is not dumpable
+    measures["closed"] = linux.drop_capabilities() and linux.gain_no_privileges()
+    start_afresh(work, spec["seed"])
+    measures["limits"] = _set_limits(spec["limits"])
+
+    from exercises.isolation import jobs
+
+    jobs.run(spec["name"], spec["arguments"], Channel(socket.socket(fileno=connection)), measures)
+
+
+def _keep_only(connection: int, output: int) -> tuple[int, int]:
+    """Point the standard streams away, and close every other descriptor."""
+    connection, output = os.dup(connection), os.dup(output)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.dup2(connection, 3, inheritable=False)
+    os.closerange(4, 65536)
+    return 3, 1
+
+
+def _continue_in_child() -> None:
+    """Fork once more, into the new process namespace; this process only waits and reports."""
+    pid = os.fork()
+    if not pid:
+        return
+    os.close(3)
+    status = os.waitpid(pid, 0)[1]
+    code = os.waitstatus_to_exitcode(status)
+    os._exit(code if code >= 0 else SIGNALLED - code)
+
+
+def _shut_disk(spec: Mapping[str, Any], scratch: Path) -> bool:
+    return (
+        linux.mount_own_proc()
+        and linux.make_read_only()
+        and linux.mount_scratch(scratch, spec["limits"]["file_bytes"])
+    )
+
+
+def start_afresh(work: Path, seed: int) -> None:
+    """Give the job its folder, an empty environment and its own random numbers."""
+    import numpy
+    import torch
+
+    os.chdir(work)
+    os.environ.clear()
+    os.environ.update(HOME=str(work), TMPDIR=str(work), PATH=os.defpath, LC_ALL="C.UTF-8")
+    tempfile.tempdir = None
+    random.seed(seed)
+    numpy.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+    sys.dont_write_bytecode = True
+
+
+def _set_limits(limits: Mapping[str, Any]) -> bool:
+    try:
+        import resource
+    except ImportError:  # Windows
+        return False
+    wanted = {
+        "RLIMIT_CPU": (limits["cpu_seconds"], limits["cpu_seconds"] + 1),
+        "RLIMIT_FSIZE": (limits["file_bytes"],) * 2,
+        "RLIMIT_NOFILE": (limits["open_files"],) * 2,
+        "RLIMIT_CORE": (0, 0),
+    }
+    if space := linux.address_space_bytes():
+        wanted["RLIMIT_AS"] = (space + limits["memory_bytes"],) * 2
+    if linux.IS_LINUX and os.getuid() == linux.INSIDE_ID:
+        wanted["RLIMIT_NPROC"] = (limits["processes"],) * 2  # counted in the own namespace
+    try:
+        for name, values in wanted.items():
+            resource.setrlimit(getattr(resource, name), values)
+    except (OSError, ValueError):
+        return False
+    return True
