@@ -1,5 +1,8 @@
 """`python -m exercises`: run every exercise and prove that each bug is caught.
 
+Afterwards it says what the student has done and what comes next; `--status` says only that.
+`--verify` proves for an author that the exercises are fit to be given to students.
+
 Exit codes: 0 every bug was caught for the right reason, 1 one was not, 2 usage, 3 an exercise is
 broken itself, 130 interrupted.
 """
@@ -7,27 +10,22 @@ broken itself, 130 interrupted.
 from __future__ import annotations
 
 import argparse
-import ast
-import difflib
 import json
 import os
 import sys
-import textwrap
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from diagnostics._catalog import CATALOG
 from diagnostics._text import say
 from exercises import _exit
-from minigpt._cli import CommandError, Parser, require_writable, run_command
+from exercises._console import tell
+from exercises._outline import NAMES, first_line, full_name
+from minigpt._cli import Parser, require_writable, run_command
 from minigpt._files import write_text
 
 if TYPE_CHECKING:
     from exercises._exercise import Receipt
-
-NAMES = tuple(f"break_{check}" for check in CATALOG)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,29 +36,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     if options.list:
         for name in NAMES:
-            print(textwrap.fill(f"{name:<26} {_first_line(name)}", 80, subsequent_indent=" " * 27))
-        return 0
+            tell(f"{name:<26} {first_line(name)}", hanging=27)
+        return _exit.CAUGHT
+    if options.status:
+        from exercises._status import show_status
+
+        show_status()
+        return _exit.CAUGHT
     require_writable(options.json, "--json")
-    names = list(dict.fromkeys(map(_full_name, options.names)))  # each once
-    return _run_all(names or list(NAMES), options.jobs, options.json)
+    names = list(dict.fromkeys(map(full_name, options.names))) or list(NAMES)  # each once
+    if options.verify:
+        from exercises._verify import verify
 
+        return verify(names, options.jobs)
+    code = _run_all(names, options.jobs, options.json)
+    if code != _exit.BROKEN:
+        from exercises._progress import read_progress
+        from exercises._status import show_summary
 
-def _full_name(name: str) -> str:
-    """Return break_shift for shift, break_shift and break_shift.py."""
-    check = name.removeprefix("break_").removesuffix(".py")
-    if check not in CATALOG:
-        close = difflib.get_close_matches(check, CATALOG, n=1)
-        meant = f"did you mean {close[0]}? " if close else ""
-        raise CommandError(
-            f"there is no exercise {name!r}; {meant}`python -m exercises --list` shows them all"
-        )
-    return f"break_{check}"
+        print()
+        show_summary(read_progress()[0])
+    return code
 
 
 def _run_all(names: list[str], jobs: int, json_path: str | None) -> int:
     from exercises._exercise import HealthyPipelineError
     from exercises._pool import prove_all
-    from exercises._run import exit_code, show_receipt
+    from exercises._receipt import show_receipt
+    from exercises._run import exit_code
 
     start = time.perf_counter()
     try:
@@ -73,7 +76,7 @@ def _run_all(names: list[str], jobs: int, json_path: str | None) -> int:
     for _, receipt in receipts:
         if not receipt.caught:
             show_receipt(receipt)
-    print(
+    tell(
         say(
             "{caught} of {bugs} bugs in {count:exercise|exercises} caught for the right reason "
             "({seconds} s)",
@@ -97,11 +100,8 @@ def _print_table(receipts: list[tuple[str, Receipt]]) -> None:
             print(name)
         bug = receipt.bug
         label = "[OK]  " if receipt.caught else "[FAIL]"
-        print(
-            f"  {label} {bug.name:<22} caught by {bug.trips}: {bug.reason}"
-            if receipt.caught
-            else f"  {label} {bug.name:<22} not caught"
-        )
+        said = f"caught by {bug.trips}: {bug.reason}" if receipt.caught else "not caught"
+        tell(f"{label} {bug.name:<22} {said}", indent="  ", hanging=7)
 
 
 def _to_dict(name: str, receipt: Receipt) -> dict[str, Any]:
@@ -117,11 +117,6 @@ def _to_dict(name: str, receipt: Receipt) -> dict[str, Any]:
     }
 
 
-def _first_line(name: str) -> str:
-    source = Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
-    return (ast.get_docstring(ast.parse(source)) or "").split("\n")[0]
-
-
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = Parser(
         prog="python -m exercises",
@@ -130,6 +125,14 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="exercises to run; all without")
     parser.add_argument("--list", action="store_true", help="list the exercises and exit")
+    parser.add_argument(
+        "--status", action="store_true", help="show what is done and what comes next, and exit"
+    )
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="for authors: prove bugs, solutions, contracts, margins and texts",
+    )
     parser.add_argument(
         "--jobs",
         type=int,

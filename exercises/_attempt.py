@@ -50,12 +50,14 @@ def assertions(source: str) -> Iterator[tuple[range, str]]:
     """
     lines = source.splitlines()
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Assert | ast.Raise) or _is_assertion_call(node):
+        if isinstance(node, ast.stmt) and _can_reject(node):
             end = node.end_lineno or node.lineno
             yield range(node.lineno, end + 1), lines[node.lineno - 1].strip()
 
 
-def _is_assertion_call(node: ast.AST) -> bool:
+def _can_reject(node: ast.stmt) -> bool:
+    if isinstance(node, ast.Assert | ast.Raise):
+        return True
     if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)):
         return False
     function = node.value.func

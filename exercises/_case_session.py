@@ -100,6 +100,7 @@ class Session:
             show_pairs(*_case_bench.compare_look(self.case, name))
             failed = []
         elif name == REPORT:
+            tell(f"all {len(CATALOG)} checks, which takes about a minute")
             failed = _show_report(_case_bench.run_checks(self.case))
         else:
             result = _case_bench.run_check(self.case, name)

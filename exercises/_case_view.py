@@ -57,25 +57,31 @@ def observe(lab: Lab, pipeline: Pipeline, exercise: Exercise) -> Seen:
     """Train a fresh model briefly and look; what a bug makes impossible is told, not raised."""
     losses: list[float] = []
     honest: list[float] = []
-
-    def watched(model: nn.Module, optimizer: Any, inputs: Tensor, targets: Tensor) -> Any:
-        assert pipeline.train_step is not None
-        if len(losses) % HONEST_EVERY == 0:
-            honest.append(measure_honest_loss(lab, model))
-        loss = pipeline.train_step(model, optimizer, inputs, targets)
-        losses.append(float(torch.as_tensor(loss).detach()))
-        return loss
-
     sample, stopped = "", ""
-    step = watched if pipeline.train_step is not None else None
     try:
-        model, _ = train_briefly(lab, dataclasses.replace(pipeline, train_step=step))
+        model, _ = train_briefly(lab, _watched(lab, pipeline, losses, honest))
         honest.append(measure_honest_loss(lab, model))
         sample = _sample(lab, model)
     except Exception as error:  # any: the bug decides what raises
         stopped = f"ended after {len(losses)} of {STEPS} steps: {describe_error(error)}"
     figures = {} if exercise.symptom is training_symptom else _figures(lab, pipeline, exercise)
     return Seen(tuple(losses), tuple(honest), sample, figures, stopped)
+
+
+def _watched(lab: Lab, pipeline: Pipeline, losses: list[float], honest: list[float]) -> Pipeline:
+    """Return the pipeline with a loop that notes its losses, on the pipeline's own ids."""
+    step, draw, ids = pipeline.train_step, pipeline.get_batch, pipeline.train_ids
+    if step is None or draw is None or ids is None:
+        raise LookupError("the pipeline brings no train_step, get_batch or train_ids")
+
+    def watched_step(model: nn.Module, optimizer: Any, inputs: Tensor, targets: Tensor) -> Any:
+        if len(losses) % HONEST_EVERY == 0:
+            honest.append(measure_honest_loss(lab, model))
+        loss = step(model, optimizer, inputs, targets)
+        losses.append(float(torch.as_tensor(loss).detach()))
+        return loss
+
+    return dataclasses.replace(pipeline, train_step=watched_step, get_batch=lambda data: draw(ids))
 
 
 def look(lab: Lab, pipeline: Pipeline, name: str) -> Mapping[str, str]:

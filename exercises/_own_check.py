@@ -18,7 +18,7 @@ from exercises._attempt import assertions
 from exercises._exercise import Exercise
 from exercises._progress import Entry, Score, read_progress, update_progress
 from exercises._status import next_step
-from exercises._terminal import put, put_code
+from exercises._terminal import put, put_code, show_output
 from exercises._watch import watch as watch_file
 from exercises.contracts._contract import Contract
 from exercises.contracts._private import contract_of
@@ -64,6 +64,7 @@ def _grade(exercise: Exercise, contract: Contract, path: Path, judge: Judge) -> 
     if judgement.problem:
         where = "" if judgement.problem_line is None else f", line {judgement.problem_line}"
         put(f"[FAIL] {path}{where} cannot be used: {judgement.problem}", hanging=7)
+        show_output(judgement.output)
         return _exit.NOT_CAUGHT
     (accepted, rights), (caught, wrongs) = judgement.wheats, judgement.chaffs
     score = Score(accepted=accepted, rights=rights, caught=caught, wrongs=wrongs)
@@ -78,9 +79,11 @@ def _grade(exercise: Exercise, contract: Contract, path: Path, judge: Judge) -> 
         hanging=7)  # fmt: skip
     if not judgement.valid:
         _show_rejected(contract, judgement)
+        show_output(judgement.output)
         put("Next: write down what the promise leaves open, and assert nothing about it", hanging=6)
         return _exit.NOT_CAUGHT
     _show_remarks(judgement, source)
+    show_output(judgement.output)
     if not score.complete:
         put("Next: think of one more way to break the promise, and assert that it is kept",
             hanging=6)  # fmt: skip

@@ -7,8 +7,9 @@ import importlib
 import multiprocessing
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import torch
 from tqdm import tqdm
@@ -16,10 +17,21 @@ from tqdm import tqdm
 from exercises._exercise import Receipt, prove, require_healthy
 from exercises._lab import Lab
 
+Found = TypeVar("Found")
+
 
 def prove_all(names: list[str], jobs: int) -> list[tuple[str, Receipt]]:
     """Prove every bug of the named exercises, each exercise in one of `jobs` processes."""
-    found: dict[str, list[Receipt]] = {}
+    found = run_all(_prove_exercise, names, jobs)
+    return [(name, receipt) for name in names for receipt in found[name]]
+
+
+def run_all(job: Callable[[str], Found], names: list[str], jobs: int) -> dict[str, Found]:
+    """Return what a job finds for each name; each runs in one of `jobs` processes.
+
+    Raises HealthyPipelineError, also where the job did not ask for every check.
+    """
+    found: dict[str, Found] = {}
     context = multiprocessing.get_context("spawn")  # the one that works on every system
     with (
         tempfile.TemporaryDirectory(prefix="exercises-") as folder,
@@ -27,7 +39,7 @@ def prove_all(names: list[str], jobs: int) -> list[tuple[str, Receipt]]:
     ):
         with _interrupts_held():  # the processes inherit it: only this one answers Ctrl-C
             whole = pool.submit(_prove_healthy)
-            futures = {pool.submit(_prove_exercise, name): name for name in names}
+            futures = {pool.submit(job, name): name for name in names}
         done = concurrent.futures.as_completed(futures)
         try:
             # no bar without a terminal
@@ -39,7 +51,15 @@ def prove_all(names: list[str], jobs: int) -> list[tuple[str, Receipt]]:
             for process in multiprocessing.active_children():  # Ctrl-C: nobody waits for the rest
                 process.terminate()
             raise
-    return [(name, receipt) for name in names for receipt in found[name]]
+    return found
+
+
+@contextmanager
+def laboratory() -> Iterator[Lab]:
+    """Yield a laboratory that knows what the healthy pipeline has passed in this process."""
+    with Lab() as lab:
+        lab.proven = _proven
+        yield lab
 
 
 @contextmanager
@@ -66,13 +86,11 @@ _proven: dict[str, frozenset[str]] = {}
 
 
 def _prove_healthy() -> None:
-    with Lab() as lab:
-        lab.proven = _proven
+    with laboratory() as lab:
         require_healthy(lab)
 
 
 def _prove_exercise(name: str) -> list[Receipt]:
     exercise = importlib.import_module(f"exercises.{name}").EXERCISE
-    with Lab() as lab:
-        lab.proven = _proven
+    with laboratory() as lab:
         return [prove(lab, bug) for bug in exercise.bugs]

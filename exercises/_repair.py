@@ -20,7 +20,7 @@ from exercises._exercise import Exercise
 from exercises._guide import guide_reference
 from exercises._progress import FOLDER, Entry, Repair, read_progress, update_progress
 from exercises._status import next_step
-from exercises._terminal import no_such, put, put_code
+from exercises._terminal import no_such, put, put_code, show_output
 from exercises._watch import watch as watch_file
 from exercises.contracts._contract import Contract, Wrong, first_fault
 from exercises.contracts._private import contract_of
@@ -66,7 +66,7 @@ def show_hints(exercise: Exercise) -> int:
         put(f"{number}. {hint}", indent=2, hanging=3)
     if opened < len(OPENED_BY):
         put(f"Hint {opened + 1} is opened by {OPENED_BY[opened]}.")
-    put(f"Next: change {path}, then `{command}`", hanging=6)
+    put(f"Next: {command}", hanging=6)
     return _exit.CAUGHT
 
 
@@ -155,9 +155,9 @@ def _introduce(exercise: Exercise, contract: Contract, path: Path) -> None:
     put(f"Written: {path}. One line of it breaks the promise of {contract.check}:")
     put_code("  ", contract.signature)
     put(contract.promise, indent=2)
-    put("Which line is it, and what does it do instead? Change it.")
-    put(f"Next: python -m exercises.{exercise.name} --fix  (verifies; --watch: on each save)",
-        hanging=6)  # fmt: skip
+    put("Which line is it, and what does it do instead? Change it and verify the file; with "
+        "--watch each save is verified.")  # fmt: skip
+    put(f"Next: python -m exercises.{exercise.name} --fix", hanging=6)
 
 
 # ---- the verification ------------------------------------------------------------------------
@@ -196,8 +196,8 @@ def _verify(
     for number in newly:
         if number > 0:  # the first says what was just said
             put(f"Hint {number + 1}: {hints[number]}", hanging=4)
-    put(f"Next: change the line and verify again; python -m exercises.{exercise.name} --hint "
-        "shows the hints that are open", hanging=6)  # fmt: skip
+    put("Change the line and verify again; --hint shows the hints that are open.")
+    put(f"Next: python -m exercises.{exercise.name} --fix", hanging=6)
     return _exit.NOT_CAUGHT
 
 
@@ -207,10 +207,7 @@ def _show_fault(path: Path, judgement: FixJudgement) -> None:
     else:
         where = "" if judgement.problem_line is None else f", line {judgement.problem_line}"
         put(f"[FAIL] {path}{where} cannot be used: {judgement.problem}", hanging=7)
-    if judgement.output.strip():
-        print("  it printed")
-        for line in judgement.output.strip().splitlines()[:OWN_LINES_SHOWN]:
-            put_code("    ", line)
+    show_output(judgement.output)
 
 
 def _show_repaired(exercise: Exercise, contract: Contract, wrong: Wrong, source: str) -> None:

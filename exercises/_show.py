@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from diagnostics._catalog import CATALOG
-from exercises._console import columns
+from exercises._console import columns, in_ascii
 from exercises._exercise import Bug, Exercise, Receipt, find_marked_line, prove
 from exercises._guide import guide_reference
 from exercises._lab import Lab
@@ -26,7 +26,7 @@ Figures = Mapping[str, str]
 def show(exercise: Exercise, bugs: Sequence[Bug]) -> list[Receipt]:
     """Show the bugs one after the other, keep what was done, and say what comes next."""
     row = CATALOG[exercise.check]
-    print(f"{exercise.name}  (stage {row.stage}, family {row.family})")
+    put(f"{exercise.name} (stage {row.stage}, family {row.family})")
     put(exercise.question)
     with Lab() as lab:
         healthy = _Healthy(lab, exercise)
@@ -87,7 +87,7 @@ def _show_bug(healthy: _Healthy, exercise: Exercise, bug: Bug) -> Receipt:
         print("all checks, in the order of stages")
         show_vector(check_vector(lab, receipt))
         print()
-        print(receipt.result)
+        print(in_ascii(str(receipt.result)))
     print()
     show_receipt(receipt)
     _keep(exercise.check, receipt, predicted)

@@ -43,8 +43,8 @@ def show_summary(progress: Progress) -> None:
         title: sum(words_of(check, progress.of(check))[title] == DONE for check in CATALOG)
         for title in COLUMNS
     }
-    counted = ", ".join(f"{title} {done[title]}" for title in COLUMNS)
-    put(f"Done, of {len(CATALOG)} checks: {counted}.", hanging=2)
+    levels = ", ".join(f"{title} of {done[title]}" for title in COLUMNS[:-1])
+    put(f"Done, of {len(CATALOG)} checks: {levels}; repaired {done['repair']}.", hanging=2)
     predicted = [right for check in CATALOG for right in progress.of(check).predicted.values()]
     if predicted:
         put(say("Predicted right: {right} of {n}.", right=sum(predicted), n=len(predicted)))
@@ -86,12 +86,18 @@ def _steps(progress: Progress, names: list[str]) -> Iterator[str]:
     words = {name: words_of(name, progress.of(name)) for name in names}
     for name in names:
         if {words[name]["level 1"], words[name]["level 2"]} != {DONE}:
-            yield f"python -m exercises.break_{name}"
+            yield f"python -m exercises.break_{name}{_missing(name, progress.of(name))}"
         if words[name]["repair"] != DONE:
             yield f"python -m exercises.break_{name} --fix"
     for name in names:
         if words[name]["level 3"] != DONE:
             yield f"python -m exercises.break_{name} --check work/check_{name}.py"
+
+
+def _missing(check: str, entry: Entry) -> str:
+    """Return the bug to look at next, with a blank before it; "" where none was looked at yet."""
+    missing = [bug for bug in bug_levels(check) if not entry.caught.get(bug, False)]
+    return f" {missing[0]}" if entry.caught and missing else ""
 
 
 def _word(done: bool, begun: bool) -> str:

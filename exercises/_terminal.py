@@ -12,6 +12,7 @@ from diagnostics._text import printable
 from exercises._console import ask, columns, in_ascii, on_terminal, tell
 
 TRIES = 3  # for an answer that names nothing
+OUTPUT_LINES = 8
 
 
 def put(text: str, *, indent: int = 0, hanging: int = 0) -> None:
@@ -29,6 +30,15 @@ def put_code(prefix: str, code: str) -> None:
         print(start + rest[:cut].rstrip())
         rest, start = rest[cut:].lstrip(), " " * len(prefix)
     print(start + rest)
+
+
+def show_output(text: str) -> None:
+    """Print the first lines of what a student's code has printed."""
+    lines = text.strip().splitlines()
+    if lines:
+        print("  it printed")
+    for line in lines[:OUTPUT_LINES]:
+        put_code("    ", line)
 
 
 def ask_for_one(question: str, known: Iterable[str]) -> str:

@@ -76,6 +76,20 @@ def break_val_reads_train(lab: Lab) -> Pipeline:
     return lab.pipeline(batch=batch)
 
 
+def break_coarse(lab: Lab) -> Pipeline:
+    """Draw fractions of the data in the number type of the weights."""
+
+    def get_batch(data: Tensor) -> tuple[Tensor, Tensor]:
+        T = lab.config.block_size
+        kind = torch.bfloat16  # BROKEN: was kind = torch.float64
+        fractions = torch.rand(BATCH_SIZE, 1, dtype=kind).double()
+        starts = (fractions * (len(data) - T)).long()
+        places = starts + torch.arange(T)  # (B, T)
+        return data[places], data[places + 1]
+
+    return lab.pipeline(get_batch=get_batch)
+
+
 def batch_symptom(lab: Lab, pipeline: Pipeline) -> Mapping[str, str]:
     """Count what a look at one batch cannot show, and train briefly."""
     get_batch = pipeline.get_batch
@@ -125,6 +139,29 @@ EXERCISE = Exercise(
             trips="batches",
             reason="batches.always_the_same",
             note="The loss falls beautifully: eight rows are soon known by heart.",
+            question=(
+                "After 150 steps the training loss will be far from the honest loss on new text. "
+                "Which of them is near 0, and how much text would a model have to know by heart "
+                "for that?"
+            ),
+            hints=(
+                (
+                    "One batch is right in every place. Call the loader twice without seeding "
+                    "anything in between, and compare the two batches."
+                ),
+                (
+                    "Count the different batches in 32 calls: healthy is 32. Then ask where the "
+                    "random numbers of the starts come from."
+                ),
+                (
+                    "No generator may be made inside the function. Let the starts come from the "
+                    "global one, which goes on from call to call."
+                ),
+            ),
+            lesson=(
+                "A seed belongs before the loop and not into it. A random number that is the same "
+                "each time is a constant, and a model learns constants by heart."
+            ),
         ),
         Bug(
             name="part_of_data",
@@ -132,6 +169,26 @@ EXERCISE = Exercise(
             trips="batches",
             reason="batches.part_of_data",
             note="Every batch is different and every batch is right.",
+            question=(
+                "No two batches will be the same, and each row will be a true piece of the text. "
+                "Will the training loss be lower than the healthy one, and what about the honest "
+                "loss?"
+            ),
+            hints=(
+                "Look at where the rows start, over many calls, and not at what they hold.",
+                (
+                    "Feed data = 0, 1, 2, ... of the real length and print the largest inputs[:, "
+                    "0] of 32 calls. Healthy is near the 36,000 of the data's end."
+                ),
+                (
+                    "The bound of the random starts must come from the length of the data alone, "
+                    "with no other number that could be smaller."
+                ),
+            ),
+            lesson=(
+                "Variety does not show coverage: the batches of a small part differ as well as "
+                "those of the whole. Measure where they come from, on data that tell their place."
+            ),
         ),
         Bug(
             name="same_rows",
@@ -139,6 +196,28 @@ EXERCISE = Exercise(
             trips="batches",
             reason="batches.same_rows",
             note="Eight copies of a row cost eight times the work and teach as much as one.",
+            question=(
+                "The batch has its shape and changes at each call. How many different rows will "
+                "there be in 32 calls of 8 rows, and which of the two losses will suffer?"
+            ),
+            hints=(
+                (
+                    "Compare the rows of one batch with each other: print inputs[:, 0], or count "
+                    "the different rows."
+                ),
+                (
+                    "In 32 calls of 8 rows a healthy loader gives about 256 different rows. Print "
+                    "the shape of what is drawn, before anything is expanded."
+                ),
+                (
+                    "As many starts must be drawn as there are rows in the batch. Expanding "
+                    "repeats a number, it draws no new one."
+                ),
+            ),
+            lesson=(
+                "Broadcasting fills a shape without adding information. A batch of equal rows has "
+                "a gradient as noisy as that of one row, at the price of many."
+            ),
         ),
         Bug(
             name="last_window",
@@ -150,6 +229,28 @@ EXERCISE = Exercise(
                 "One window of 36,000 is never drawn, so no number of ordinary batches shows it. "
                 "In data with only three windows it is a third of them."
             ),
+            question=(
+                "How many ordinary batches would you have to look at to notice it, in data with "
+                "35,968 windows? And in data with three?"
+            ),
+            hints=(
+                (
+                    "Make the data so short that there are two or three windows, and list the "
+                    "starts that 30 calls give."
+                ),
+                (
+                    "For N tokens the starts run from 0 to N - T - 1. With data of T + 3 tokens, "
+                    "0, 1 and 2 must all come up."
+                ),
+                (
+                    "randint leaves its upper end out by itself, so nothing more may be taken "
+                    "off: the bound is the number of windows, N - T."
+                ),
+            ),
+            lesson=(
+                "An off-by-one at the end of long data is invisible, and it is fatal in short "
+                "ones. Test a sampler on the smallest input that it accepts."
+            ),
         ),
         Bug(
             name="val_reads_train",
@@ -158,6 +259,60 @@ EXERCISE = Exercise(
             reason="batches.val_reads_train",
             level=2,
             note="Training is untouched. Only the validation loss is a fiction.",
+            question=(
+                "Training will be the same in every bit. Where will the reported validation loss "
+                "lie: near the training loss, near the honest loss, or in between? After more "
+                "steps?"
+            ),
+            hints=(
+                (
+                    "Look at the batches of 'val' alone, and search for their rows in both parts "
+                    "of the data."
+                ),
+                (
+                    "Count how many of 16 rows of batch('val') stand in lab.val_ids. Healthy is "
+                    "16, and 0 in lab.train_ids."
+                ),
+                (
+                    "The name of the split is given and must be used: it decides which of the two "
+                    "rows of ids is read."
+                ),
+            ),
+            lesson=(
+                "An argument that is not used raises no error. When two curves agree to the third "
+                "digit, suspect that they measure the same data."
+            ),
+            guide="The generalization gap",
+        ),
+        Bug(
+            name="coarse",
+            break_it=break_coarse,
+            trips="batches",
+            reason="batches.few_starts",
+            level=2,
+            note="Both ends are reached, no batch repeats, and most of the windows are never read.",
+            question=(
+                "Both ends of the data will be reached and no batch will repeat. How many "
+                "different places can rows start from, if you draw them for a whole day?"
+            ),
+            hints=(
+                (
+                    "Draw many more rows than 256, from data of the real length, and count how "
+                    "many different starts come up."
+                ),
+                (
+                    "4096 rows of 35,968 windows should start at about 3,870 places. Print the "
+                    "number that you get, and the type of the random fractions."
+                ),
+                (
+                    "The fractions need a number type with more than 16 bits, so that their grid "
+                    "is finer than the windows lie."
+                ),
+            ),
+            lesson=(
+                "Random numbers have a resolution: multiplied by a large count, a float of few "
+                "bits leaves gaps. Draw whole numbers where you want whole numbers."
+            ),
         ),
     ),
     hint="Give the loader data = 0, 1, 2, 3, ... and write down where each row starts.",

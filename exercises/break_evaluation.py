@@ -114,6 +114,25 @@ EXERCISE = Exercise(
             trips="evaluation",
             reason="evaluation.left_in_eval",
             note="The number is right. From the first evaluation on, dropout is off in training.",
+            question=(
+                "The number that is reported is right. What is different in every training step "
+                "after the first evaluation, and in which curve would you see it at last?"
+            ),
+            hints=(
+                "Leave the number alone, and look at the model before and after the call.",
+                (
+                    "Print model.training before and after an evaluation in the middle of "
+                    "training. Healthy is True both times."
+                ),
+                (
+                    "The mode has to be noted before eval() is called, and what was noted is given "
+                    "back at the end."
+                ),
+            ),
+            lesson=(
+                "A function that measures may leave nothing behind: no mode, no gradient, no "
+                "position of a random generator. Test what it changes as well as what it returns."
+            ),
         ),
         Bug(
             name="train_mode",
@@ -121,6 +140,27 @@ EXERCISE = Exercise(
             trips="evaluation",
             reason="evaluation.train_mode",
             note="The loss is a little higher, and another one at each call.",
+            question=(
+                "The weights do not change between two evaluations of the same ids. Will the two "
+                "numbers be equal, and on which side of the honest loss will they lie?"
+            ),
+            hints=(
+                "Evaluate the same model on the same ids twice in a row, and compare all digits.",
+                (
+                    "Print model.training inside the evaluation. Healthy is False there, and the "
+                    "two losses of the same weights are equal."
+                ),
+                (
+                    "no_grad stops gradients and nothing else. Dropout stops when the model is put "
+                    "into eval mode for the time of the measurement."
+                ),
+            ),
+            lesson=(
+                "no_grad and eval mode are two switches: one is about gradients, the other about "
+                "what the layers compute. A measurement that does not repeat itself exactly has a "
+                "source of chance in it; find it before you average it away."
+            ),
+            guide="The generalization gap",
         ),
         Bug(
             name="mean_of_means",
@@ -129,6 +169,31 @@ EXERCISE = Exercise(
             reason="evaluation.mean_of_means",
             level=2,
             note="With batches of equal size it would be right; the last one is shorter.",
+            question=(
+                "Under which condition on the sizes of the batches is this number right all the "
+                "same, and what does one more token of text do to it?"
+            ),
+            hints=(
+                (
+                    "Print the number of targets of each batch beside its loss, the last batch "
+                    "included."
+                ),
+                (
+                    "Compute the sum of loss times targets over all batches, divided by all "
+                    "targets. A healthy evaluation reports that; for the 550 ids of the table it "
+                    "is 2.6410 nats."
+                ),
+                (
+                    "Each batch loss is a mean already. It has to be weighted with the number of "
+                    "tokens over which it is a mean."
+                ),
+            ),
+            lesson=(
+                "A mean of means is the mean only for groups of one size. Carry sums and counts, "
+                "and divide once, at the end; the same holds for accuracy, for gradients of "
+                "micro-batches and for several machines."
+            ),
+            guide="The average that moved",
         ),
         Bug(
             name="ignores_ids",
@@ -137,6 +202,30 @@ EXERCISE = Exercise(
             reason="evaluation.ignores_ids",
             level=2,
             note="The value is a true loss of true text. It belongs to the other split.",
+            question=(
+                "The function is called with training ids, then with validation ids. What will the "
+                "gap between the two losses be, however long you train?"
+            ),
+            hints=(
+                (
+                    "Follow the argument ids through the function, and ask where each window that "
+                    "is read comes from."
+                ),
+                (
+                    "Evaluate on your ids, and then on random ids of the same length. A healthy "
+                    "loss moves by far more than rounding; here the same number comes back."
+                ),
+                (
+                    "The windows must be cut from the argument. A name from the surroundings must "
+                    "not replace it."
+                ),
+            ),
+            lesson=(
+                "A function that ignores its argument answers every question with the same number. "
+                "Change the input, and make sure that the output changes; it takes one line and "
+                "finds caches, globals and typos."
+            ),
+            guide="The generalization gap",
         ),
     ),
     hint="Compare with the sum of nats over all tokens, divided once; then look at model.training.",

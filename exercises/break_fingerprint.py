@@ -76,7 +76,7 @@ EXERCISE = Exercise(
             hints=(
                 (
                     "Compare the first eight ids that both tokenizers give for the start of the "
-                    "text: ids 0 and 1 agree, others do not."
+                    "text. Which characters keep their id, and which do not?"
                 ),
                 (
                     "Print chars beside lab.tokenizer.chars and count the places that differ. "

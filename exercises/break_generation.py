@@ -170,7 +170,6 @@ EXERCISE = Exercise(
                 "are in use. A contract that nobody wrote down is tested by comparing shapes and "
                 "the first entries."
             ),
-            guide="When the prompt is ignored",
         ),
         Bug(
             name="keeps_first_block",

@@ -90,6 +90,30 @@ EXERCISE = Exercise(
             reason="initial_loss.too_high",
             note="nn.Embedding draws N(0, 1). As a head of width C it gives logits of size "
             "sqrt(C), and confident nonsense.",
+            question=(
+                "The model has 87 tokens and a width of 64. What first loss do you expect from "
+                "weights that bet on nothing, and will this one be near it or several times as "
+                "large?"
+            ),
+            hints=(
+                (
+                    "Look at the spread of the logits, and from there at the weights that make "
+                    "them. Head and embedding are one tensor here."
+                ),
+                (
+                    "Print the standard deviation of the token embedding and of the logits. "
+                    "Healthy are about 0.02 and 0.16; here they are about 1 and 10."
+                ),
+                (
+                    "The embedding has to be drawn with the small standard deviation that the "
+                    "other weights are drawn with."
+                ),
+            ),
+            lesson=(
+                "A logit is a sum over the width, so its size grows with the root of the width "
+                "times the size of the weights. A tied head inherits whatever the embedding was "
+                "drawn with."
+            ),
         ),
         Bug(
             name="cloned",
@@ -98,6 +122,28 @@ EXERCISE = Exercise(
             reason="initial_loss.identical_layers",
             level=2,
             note="The first loss is right. Two layers that should differ hold the same numbers.",
+            question=(
+                "The first loss: higher than the healthy one, lower, or the same within 0.02? What "
+                "else would you have to look at to see a difference?"
+            ),
+            hints=(
+                (
+                    "Look at the weights themselves, one layer beside the other. The loss cannot "
+                    "tell, because no layer has learnt anything yet."
+                ),
+                (
+                    "Subtract the weights of block 0 from those of block 1 and print the largest "
+                    "difference. Healthy is about 0.1; here it is exactly 0."
+                ),
+                (
+                    "Every block has to keep the weights that it drew when it was made. A copy of "
+                    "the first block is not a second draw."
+                ),
+            ),
+            lesson=(
+                "Random starts have to be independent draws. A copied module, or a seed that is "
+                "set again before each module, makes layers that begin as one and are slow to part."
+            ),
         ),
         Bug(
             name="constant",
@@ -106,6 +152,29 @@ EXERCISE = Exercise(
             reason="initial_loss.patterned_weights",
             level=2,
             note="The first loss is right. All units of the layer compute the same thing.",
+            question=(
+                "Will the first loss differ from the healthy one by more than 0.02? And how many "
+                "different units does the changed layer have at the start?"
+            ),
+            hints=(
+                (
+                    "Look at one weight matrix of the feed-forward part, row by row: each row is "
+                    "one unit."
+                ),
+                (
+                    "Print the standard deviation of the matrix and the difference of its first "
+                    "two rows. Healthy is about 0.02 for the first and not 0 for the second; here "
+                    "both are 0."
+                ),
+                (
+                    "The weights have to be drawn at random with the usual standard deviation, in "
+                    "place of being filled with it."
+                ),
+            ),
+            lesson=(
+                "A layer whose units start alike is one unit, repeated. They part only if what "
+                "surrounds them differs, so draw every matrix at random unless zero is meant."
+            ),
         ),
     ),
     hint="Compare the standard deviation of each matrix with 0.02, and the layers with each other.",

@@ -105,6 +105,31 @@ EXERCISE = Exercise(
             trips="loss",
             reason="loss.double_softmax",
             note="The first loss is ln V, as it should be; it can never fall below ln(V) - 1.",
+            question=(
+                "The first loss, before any training: is it near the healthy ln V? And after 150 "
+                "steps, will this loss be level with the healthy one's 2.5, or above it?"
+            ),
+            hints=(
+                (
+                    "Look at what cross_entropy receives as its first argument. It takes the "
+                    "softmax itself."
+                ),
+                (
+                    "Print the smallest and the largest score that reach it, and their sum at one "
+                    "position. Raw scores have any size and any sum; here all lie between 0 and 1 "
+                    "and sum to 1."
+                ),
+                (
+                    "The raw rows of logits have to reach the loss as they come from the model, "
+                    "with nothing applied to them."
+                ),
+            ),
+            lesson=(
+                "A loss that stops at a round floor, while the predictions go on improving, is "
+                "limited by its formula. Know whether a function wants scores, probabilities or "
+                "logarithms of them."
+            ),
+            guide="The loss that stopped at 3.2",
         ),
         Bug(
             name="shifted_twice",
@@ -112,6 +137,29 @@ EXERCISE = Exercise(
             trips="loss",
             reason="loss.shifted_twice",
             note="Each shift is right on its own. The batch passes, and so does the first loss.",
+            question=(
+                "Training goes on and the loss falls. Is 150 steps enough for a visible gap to the "
+                "healthy loss, and which token does the model learn to predict?"
+            ),
+            hints=(
+                (
+                    "Look at which target meets which position. Count how often the pair is moved "
+                    "on its way from the text to the loss."
+                ),
+                (
+                    "Take the ids 10, 11, 12, 13, 14: with inputs 10 to 13 the healthy targets are "
+                    "11 to 14. Print the pairs that are scored; here 10 is scored against 12."
+                ),
+                (
+                    "The targets come shifted from the loader, so the model must score every "
+                    "position against the target in the same place, and cut nothing off."
+                ),
+            ),
+            lesson=(
+                "A convention between two parts, such as who shifts, belongs into one of them and "
+                "into the other's description. Where both or neither act, each part is right and "
+                "the pair is wrong."
+            ),
         ),
         Bug(
             name="flattened",
@@ -120,6 +168,30 @@ EXERCISE = Exercise(
             reason="loss.flattened_in_another_order",
             level=2,
             note="One batch can still be memorised: a wrong pairing that stays is learnable.",
+            question=(
+                "One fixed batch could still be learnt by heart with this loss. What about new "
+                "text: will the loss after 150 steps be near 2.5, near 3.1 or near ln V, which is "
+                "4.5?"
+            ),
+            hints=(
+                (
+                    "Look at the two tensors that are flattened, and at the order in which each of "
+                    "them runs through rows and positions."
+                ),
+                (
+                    "With B = 2 and T = 3, write row and position into each element and print both "
+                    "lists. Healthy lists are equal; here the first goes down the rows while the "
+                    "second goes along the time."
+                ),
+                (
+                    "Both have to be flattened row by row. Nothing may move the axes of the logits "
+                    "between the model and the loss."
+                ),
+            ),
+            lesson=(
+                "Two tensors that are flattened together must have the same order of axes at that "
+                "moment. Equal lengths hide it, and so does a batch of one row."
+            ),
         ),
         Bug(
             name="denominator",
@@ -128,6 +200,29 @@ EXERCISE = Exercise(
             reason="loss.denominator_counts_ignored",
             level=2,
             note="Every batch without ignored targets is right to the last digit.",
+            question=(
+                "Will the losses of 150 steps differ from the healthy ones at all? What would a "
+                "batch have to hold for the two to differ?"
+            ),
+            hints=(
+                (
+                    "Look at what the sum of the losses is divided by, and ask what that number is "
+                    "when some targets are -100."
+                ),
+                (
+                    "Mark three of four targets as ignored and compare with cross_entropy. A "
+                    "healthy loss hardly changes; here it falls to about a quarter."
+                ),
+                (
+                    "Divide by the number of targets that are scored, the ones that are not -100, "
+                    "in place of the number of all positions."
+                ),
+            ),
+            lesson=(
+                "A mean has a sum and a count, and both must leave out the same elements. A count "
+                "that is too large makes batches with much padding look easy and teaches little "
+                "from them."
+            ),
         ),
         Bug(
             name="clamped",
@@ -136,6 +231,30 @@ EXERCISE = Exercise(
             reason="loss.clamped",
             level=2,
             note="Right at ordinary weights; only a large loss shows that it is cut off.",
+            question=(
+                "The losses of 150 steps agree to the last digit. Which weights, or which batch, "
+                "would you choose to tell the two apart?"
+            ),
+            hints=(
+                (
+                    "Look at what happens to the finished loss when it is large. A healthy run "
+                    "starts near 4.5 and never goes there."
+                ),
+                (
+                    "Multiply all weights by 10 and compute the loss and its gradient. Healthy is "
+                    "a loss far above 6 with a gradient; here it is exactly 6, and the gradient is "
+                    "0."
+                ),
+                (
+                    "Return the cross-entropy itself, whatever its size. If large steps are the "
+                    "worry, limit the norm of the gradients after backward."
+                ),
+            ),
+            lesson=(
+                "Cutting a loss off does not soften it. Above the limit the gradient is zero, so "
+                "the batches that are worst teach nothing."
+            ),
+            guide="Clipping",
         ),
     ),
     hint="Look at what reaches cross_entropy: its first argument, then which target meets which.",

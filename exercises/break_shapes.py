@@ -128,6 +128,29 @@ EXERCISE = Exercise(
             trips="shapes",
             reason="shapes.flattened",
             note="The loss is right. Whoever reads the logits of a training step reads nonsense.",
+            question=(
+                "For ids of shape (3, 7) and 87 tokens: which shape do the logits have without "
+                "targets, and which with them? Will the training loss differ from the healthy one?"
+            ),
+            hints=(
+                (
+                    "Look at what the branch with targets returns, and at which names it has made "
+                    "on its way to the loss."
+                ),
+                (
+                    "Print the shape of the logits for ids (3, 7), once without and once with "
+                    "targets. Healthy is (3, 7, 87) both times; here the second has two axes."
+                ),
+                (
+                    "The view with one axis for all positions is for the loss alone. What goes "
+                    "back to the caller are the logits with their three axes."
+                ),
+            ),
+            lesson=(
+                "A view that was made for one call should keep a name of its own and end with that "
+                "call. The same question asked in two ways, with targets and without, has to give "
+                "the same logits."
+            ),
         ),
         Bug(
             name="transposed",
@@ -135,6 +158,28 @@ EXERCISE = Exercise(
             trips="shapes",
             reason="shapes.transposed",
             note="argmax over the last axis now chooses a position, not a token.",
+            question=(
+                "The loss agrees to the last digit. Which shape do the logits have for ids of "
+                "shape (3, 7), and what does argmax over the last axis choose from?"
+            ),
+            hints=(
+                (
+                    "Look at the order of the axes of the logits, at sizes where B, T and V all "
+                    "differ."
+                ),
+                (
+                    "Print the shape for ids (3, 7): healthy is (3, 7, 87), and here 87 stands in "
+                    "the middle. At T = 87 the two could not be told apart."
+                ),
+                (
+                    "The logits have to be returned with the classes on the last axis. If the loss "
+                    "wants another layout, give it one in the call of the loss."
+                ),
+            ),
+            lesson=(
+                "Two functions may want the same numbers in two layouts. Convert at the call, and "
+                "let one layout be the one that is passed around."
+            ),
         ),
         Bug(
             name="squeezed",
@@ -143,6 +188,25 @@ EXERCISE = Exercise(
             reason="shapes.squeezed",
             level=2,
             note="Training never sees it: its batches have eight rows. Generation starts with one.",
+            question=(
+                "Try in your head B = 3 with T = 7, B = 1 with T = 7, and B = 3 with T = 1: for "
+                "which of them are the logits as they should be? Would training notice?"
+            ),
+            hints=(
+                "Look for an operation that acts on an axis only if its size is 1.",
+                (
+                    "Print the shape of the logits for ids (1, 7) and (3, 1). Healthy are (1, 7, "
+                    "87) and (3, 1, 87); here each lacks the axis of size 1."
+                ),
+                (
+                    "Return the logits with all three axes, whatever their sizes. An axis that "
+                    "really has to go should be named by its number."
+                ),
+            ),
+            lesson=(
+                "An axis of size 1 is an axis. Operations that decide by size, such as a squeeze "
+                "without a number, work until the day a batch or a prompt has length 1."
+            ),
         ),
         Bug(
             name="rows_mixed",
@@ -154,6 +218,29 @@ EXERCISE = Exercise(
                 "The shape is perfect, and each row alone is perfect. In a batch, most logits "
                 "belong to another row."
             ),
+            question=(
+                "The shape is right for every size. Will the training loss after 100 steps be "
+                "equal to the healthy one, lower or higher, and what would a batch of one row show?"
+            ),
+            hints=(
+                (
+                    "Look at how the logits come back from (T, B, V) to (B, T, V), and whether any "
+                    "axis is moved there."
+                ),
+                (
+                    "Compute row 1 of a batch of three alone, and compare with row 1 in the batch. "
+                    "Healthy is equal; here only few places agree, for 18 of 21 hold the logits of "
+                    "another place."
+                ),
+                (
+                    "The two first axes have to change places. A reshape to the wanted sizes reads "
+                    "the same memory in the same order."
+                ),
+            ),
+            lesson=(
+                "A right shape says nothing about which number stands where. Compare a row alone "
+                "with the same row in a batch, at B, T and V that differ."
+            ),
         ),
         Bug(
             name="wrong_device",
@@ -162,6 +249,26 @@ EXERCISE = Exercise(
             reason="shapes.wrong_device",
             level=2,
             note="Not one number differs on a CPU. The meta device shows what a GPU would refuse.",
+            question=(
+                "Which number on your CPU differs from the healthy one? If none does, what would "
+                "you run to find the fault without owning a GPU?"
+            ),
+            hints=(
+                "Look at the tensors that forward makes by itself, and not at those it is given.",
+                (
+                    "Move a copy of the model and the ids to the device meta and call it. Healthy "
+                    "code returns shapes; here an error names a tensor on the cpu."
+                ),
+                (
+                    "The positions must be made on the device of the ids that they belong to, for "
+                    "every call."
+                ),
+            ),
+            lesson=(
+                "A tensor that is made inside forward needs its device from an input. The meta "
+                "device runs a model without memory and without numbers, and shows on any machine "
+                "what would be left behind."
+            ),
         ),
     ),
     hint="Choose B, T and V all different, and one of them 1; then ask one row alone.",

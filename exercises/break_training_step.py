@@ -171,9 +171,9 @@ EXERCISE = Exercise(
             level=2,
             note="Weights move, gradients are there, the loss falls: each looks right by itself.",
             question=(
-                "Every line of the step is there: forward, backward, clear and step. After one "
-                "call the loss is returned and a gradient is present. Whose gradient moved the "
-                "weights?"
+                "Forward, backward, clear and step are all there. Does the very first call move "
+                "the weights, and is the loss after 150 steps lower than the healthy one's, "
+                "equal or higher?"
             ),
             hints=(
                 "Write down the order in which the four calls run, once for each value of the "
@@ -199,8 +199,8 @@ EXERCISE = Exercise(
             note="Adam divides by the size of the gradient: the loss curve hardly shows it.",
             question=(
                 "The loss is multiplied by 1024 before backward(), and the gradient divided by "
-                "1024 before the step. How large can the gradient at the step still be when it "
-                "is clipped in between?"
+                "1024 before the step. Which is the largest norm that the optimizer can see, "
+                "with a limit of 1.0?"
             ),
             hints=(
                 "Look at the units of the number that the gradient's norm is compared with.",

@@ -16,6 +16,7 @@ import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from diagnostics.__main__ import _seed, _target_pipeline
 from diagnostics._catalog import CATALOG
 from diagnostics._text import say
 from exercises import _exit
@@ -64,8 +65,6 @@ def _run(options: argparse.Namespace) -> int:
 
 def _load(target: str) -> Pipeline:
     """Load the pipeline as `python -m diagnostics --target` does. Raises CommandError."""
-    from diagnostics.__main__ import _target_pipeline
-
     try:
         return _target_pipeline(target)
     except CommandError as error:
@@ -88,7 +87,7 @@ def _open_trial(pipeline: Pipeline, victim: Victim, options: argparse.Namespace)
 
 def _blind_trial(pipeline: Pipeline, victim: Victim, options: argparse.Namespace) -> int:
     """Show symptoms only; reveal the bug when its check is named."""
-    if options.answer is None:
+    if options.answer is None and not options.probe:
         tell(f"one of the known bugs is in a copy of your pipeline (--random {options.random})")
         _compare(pipeline, victim, options.seed)
     for name in options.probe:
@@ -96,7 +95,7 @@ def _blind_trial(pipeline: Pipeline, victim: Victim, options: argparse.Namespace
     if options.answer is not None:
         right = _judge(pipeline, victim, options.answer, options.seed)
         return _exit.CAUGHT if right else _exit.NOT_CAUGHT
-    if on_terminal():
+    if on_terminal() and not options.probe:
         return _talk(pipeline, victim, options.seed)
     command = f"python -m exercises.own_model {options.target} --random {options.random}"
     print(f"  next  {command} --probe CHECK")
@@ -124,10 +123,9 @@ def _compare(pipeline: Pipeline, victim: Victim, seed: int) -> None:
     """Show the healthy pipeline beside the broken one."""
     from exercises._curve import draw_panels, thin
     from exercises._figures import show_pairs
-    from exercises._own_view import STEPS, observe_own
+    from exercises._own_view import observe_own
 
-    healthy = observe_own(pipeline, seed=seed)
-    broken = observe_own(victim.pipeline, seed=seed, steps=len(healthy.losses) or STEPS)
+    healthy, broken = (observe_own(each, seed=seed) for each in (pipeline, victim.pipeline))
     if healthy.losses:
         panels = {
             title: {"t": thin(seen.losses, CURVE_POINTS)}
@@ -219,6 +217,7 @@ def _show_list(pipeline: Pipeline) -> int:
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = Parser(
         prog="python -m exercises.own_model",
+        usage="%(prog)s PLACE [flags]",  # argparse's own line does not fit 60 columns
         description="Put a known bug into a copy of your own pipeline, and find it.",
     )
     parser.add_argument(
@@ -242,7 +241,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="run a check on the broken copy; may be repeated",
     )
     parser.add_argument("--answer", metavar="CHECK", help="the check that names the bug")
-    parser.add_argument("--seed", type=int, default=42, metavar="N", help="fixes every draw (42)")
+    parser.add_argument("--seed", type=_seed, default=42, metavar="N", help="fixes every draw (42)")
     return parser.parse_args(arguments)
 
 

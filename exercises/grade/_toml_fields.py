@@ -66,7 +66,10 @@ class Table:
             self.fail(key, "a list of names")
         for name in value:
             if not isinstance(name, str) or name not in known:
-                self.fail(key, f"a list of checks, and {_describe(name)} is none")
+                raise CommandError(
+                    f"{self.file}: {self.place(key)} must hold names of checks, and "
+                    f"{_describe(name)} is none"
+                )
         return tuple(dict.fromkeys(value))
 
     def texts(self, key: str) -> tuple[str, ...]:

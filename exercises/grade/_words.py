@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from diagnostics._text import printable, say
 from exercises.grade._results import ExerciseGrade, GradeStatus, Kind, StudentGrade
@@ -43,7 +43,7 @@ Line = tuple[str, str]  # a status word, "" for a remark, and a sentence
 def stem_of(grade: ExerciseGrade) -> str:
     """Return the name of what was graded: check_shift, fix_shift, model, answers."""
     if grade.kind in (Kind.CHECK, Kind.FIX):
-        return f"{grade.kind.value}_{grade.exercise}"
+        return shown(f"{grade.kind.value}_{grade.exercise}")
     return grade.kind.value
 
 
@@ -90,6 +90,11 @@ def lines_of(grade: ExerciseGrade) -> list[Line]:
         word = {"answers.right": "[OK]", "answers.wrong": "[FAIL]"}.get(item.reason, "")
         lines.append((word, shown(item.text)))
     return lines
+
+
+def as_text(lines: Iterable[Line]) -> str:
+    """Return lines as text, each one with its word."""
+    return "\n".join(f"{word} {text}".strip() for word, text in lines)
 
 
 def problem_lines(student: StudentGrade) -> list[Line]:

@@ -13,7 +13,8 @@ from typing import Any, NoReturn
 
 from exercises.grade._notes import note
 from exercises.grade._results import ExerciseGrade, GradeStatus, Kind, Note
-from exercises.grade.rubric import Question, Rubric
+from exercises.grade._rubric_tables import Question
+from exercises.grade.rubric import Rubric
 
 ANSWERS_BYTES_MAX = 64 * 1024
 TEXT_LENGTH_MAX = 1000

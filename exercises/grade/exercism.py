@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from exercises.grade._results import ExerciseGrade, GradeStatus, Kind, StudentGrade
-from exercises.grade._words import file_of, has_full_marks, lines_of, problem_lines, stem_of
+from exercises.grade._words import (
+    as_text,
+    file_of,
+    has_full_marks,
+    lines_of,
+    problem_lines,
+    stem_of,
+)
 from minigpt._files import write_text
 
 MESSAGE_LENGTH_MAX = 65_535
@@ -33,9 +40,9 @@ def write_exercism(path: Path, student: StudentGrade) -> None:
 def exercism_results(student: StudentGrade) -> dict[str, Any]:
     """Return the content of results.json; its status is error where no file could be graded."""
     if not any(grade.status is GradeStatus.GRADED for grade in student.exercises):
-        told = [text for _, text in problem_lines(student)]
-        told += [text for grade in student.exercises for _, text in lines_of(grade)]
-        message = "\n".join(told) or "there is nothing to grade"
+        told = problem_lines(student)
+        told += [line for grade in student.exercises for line in lines_of(grade)]
+        message = as_text(told) or "there is nothing to grade"
         return {"version": 3, "status": "error", "message": _cut(message, MESSAGE_LENGTH_MAX)}
     passed = all(map(has_full_marks, student.exercises))
     return {
@@ -46,7 +53,7 @@ def exercism_results(student: StudentGrade) -> dict[str, Any]:
 
 
 def _test(task_id: int, grade: ExerciseGrade) -> dict[str, Any]:
-    told = "\n".join(f"{word} {text}".strip() for word, text in lines_of(grade))
+    told = as_text(lines_of(grade))
     test: dict[str, Any] = {
         "name": stem_of(grade),
         "status": _status(grade),

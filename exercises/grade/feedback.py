@@ -31,8 +31,8 @@ from minigpt._files import write_text
 
 COLUMNS = 80
 WORD_COLUMNS = 8  # as wide as "[ERROR] "
-UNSAFE = re.compile(r"[^\w.@+-]", re.ASCII)
-NAME_LENGTH_MAX = 80
+UNSAFE = re.compile(r"[^\w.@+-]")
+NAME_LENGTH_MAX = 48  # characters of up to 4 bytes; systems allow 255 bytes
 
 
 def write_feedback(folder: Path, student: StudentGrade, file_name: str) -> Path:
@@ -43,16 +43,16 @@ def write_feedback(folder: Path, student: StudentGrade, file_name: str) -> Path:
 
 
 def file_names(student_ids: Iterable[str]) -> Mapping[str, str]:
-    """Return a file name per student, different ones on every system; ASCII, ending in .txt.
+    """Return a file name per student, ending in .txt; they differ on every system.
 
     An id whose name would be another one's, or no name at all, gets a piece of its digest.
     """
     ids = list(dict.fromkeys(student_ids))
     plain = {student_id: _plain_name(student_id) for student_id in ids}
-    counts = Counter(name.casefold() for name in plain.values())
+    counts = Counter(map(_folded, plain.values()))
     return {
         student_id: f"{name}.txt"
-        if counts[name.casefold()] == 1 and name == student_id
+        if name and name == student_id and counts[_folded(name)] == 1
         else f"{name or 'student'}-{_digest(student_id)}.txt"
         for student_id, name in plain.items()
     }
@@ -64,10 +64,14 @@ def feedback_text(student: StudentGrade) -> str:
 
 
 def _plain_name(student_id: str) -> str:
-    decomposed = unicodedata.normalize("NFKD", student_id)
-    letters = "".join(letter for letter in decomposed if not unicodedata.combining(letter))
+    letters = unicodedata.normalize("NFC", student_id)
     name = UNSAFE.sub("_", letters)[:NAME_LENGTH_MAX].strip("._-")
     return "" if name.split(".")[0].casefold() in DEVICES else name
+
+
+def _folded(name: str) -> str:
+    """Return what two names share that some system takes for the same."""
+    return unicodedata.normalize("NFKD", name.casefold())
 
 
 def _digest(student_id: str) -> str:

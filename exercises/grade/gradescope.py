@@ -17,6 +17,7 @@ from typing import Any
 
 from exercises.grade._results import ExerciseGrade, GradeStatus, StudentGrade
 from exercises.grade._words import (
+    as_text,
     file_of,
     finite,
     has_full_marks,
@@ -119,9 +120,10 @@ def _results(*, score: float, output: str) -> dict[str, Any]:
 
 
 def _test(number: int, grade: ExerciseGrade) -> dict[str, Any]:
-    lines = [f"{word} {text}".strip() for word, text in lines_of(grade)]
+    lines = lines_of(grade)
     if grade.status is not GradeStatus.GRADED:
-        lines.append(f"shown as failed; the grader's own word for it is {grade.status.value}")
+        word = grade.status.value
+        lines.append(("", f"shown as failed; the grader's own word for it is {word}"))
     return {
         "name": file_of(grade),
         "name_format": "text",
@@ -129,7 +131,7 @@ def _test(number: int, grade: ExerciseGrade) -> dict[str, Any]:
         "score": finite(grade.score),
         "max_score": finite(grade.max_score),
         "status": "passed" if has_full_marks(grade) else "failed",
-        "output": "\n".join(lines)[:OUTPUT_LENGTH_MAX],
+        "output": as_text(lines)[:OUTPUT_LENGTH_MAX],
         "output_format": "text",
         "visibility": "visible",
         "tags": [grade.kind.value],

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from exercises.grade._results import ExerciseGrade, GradeStatus, StudentGrade
 from exercises.grade._words import (
+    as_text,
     decimal,
     finite,
     has_full_marks,
@@ -68,8 +69,7 @@ def _case(grade: ExerciseGrade, student: StudentGrade) -> ET.Element:
     outcome = _outcome(grade)
     if outcome is not None:
         message = f"{decimal(grade.score)} of {decimal(grade.max_score)} points"
-        told = "\n".join(f"{word} {text}".strip() for word, text in lines_of(grade))
-        ET.SubElement(case, outcome, message=message).text = _allowed(told)
+        ET.SubElement(case, outcome, message=message).text = _allowed(as_text(lines_of(grade)))
     return case
 
 

@@ -38,6 +38,7 @@ class Twin:
         self._modes: list[bool] = []
         self._wanted: list[bool] = []
         self._attributes: dict[tuple[int, str], Any] = {}
+        self.hooks: list[tuple[int, str, int]] = []  # of the other side
 
     def tensor(self, number: int) -> Tensor:
         """Return a tensor by its number, as the module holds it now."""
@@ -65,7 +66,6 @@ class Twin:
     def inherit(self, other: Twin) -> None:
         """Take over what is known of another model, of which this one is a copy."""
         self.known = list(other.known)
-        self.known_gradients = list(other.known_gradients)
         self._modes, self._wanted = list(other._modes), list(other._wanted)
         self._attributes = dict(other._attributes)
 
@@ -85,9 +85,7 @@ class Twin:
             if wanted != self._wanted:
                 changed["wanted"], self._wanted = wanted, wanted
         self._hints = hints
-        modes = [module.training for module in self.modules]
-        if modes != self._modes:
-            changed["modes"], self._modes = modes, modes
+        changed |= self.mode_news()
         if gradients and (found := self._changed_gradients(tensors)):
             changed["gradients"] = found
         if self._attributes and (fully or "values" in changed):
@@ -131,6 +129,20 @@ class Twin:
         self._gradients[number] = tensor.grad
         self.known_gradients[number] = None if value is None else value.clone()
 
+    def gradient_news(self, number: int) -> tuple[str, Tensor | None] | None:
+        """Return how one gradient differs from what is known; None: it does not."""
+        tensor = self.tensor(number)
+        found = self._changed_gradient(number, tensor.grad if tensor.is_leaf else None)
+        return None if found is None else found[1:]
+
+    def mode_news(self) -> dict[str, Any]:
+        """Return the modes where the other side does not know them."""
+        modes = [module.training for module in self.modules]
+        if modes == self._modes:
+            return {}
+        self._modes = modes
+        return {"handle": self.handle, "modes": modes}
+
     def _changed_values(self, tensors: list[Tensor]) -> list[tuple[int, Tensor]]:
         values = []
         for number, tensor in enumerate(tensors):
@@ -142,20 +154,25 @@ class Twin:
         return values
 
     def _changed_gradients(self, tensors: list[Tensor]) -> list[tuple[int, str, Tensor | None]]:
-        found: list[tuple[int, str, Tensor | None]] = []
-        for number, tensor in enumerate(tensors):
-            gradient = tensor.grad if tensor.is_leaf else None
-            known = self.known_gradients[number]
-            same = gradient is self._gradients[number]
-            if gradient is None:
-                if known is not None:
-                    found.append((number, "new", None))
-                    self.known_gradients[number] = self._gradients[number] = None
-            elif known is None or not same or not same_bits(sendable(gradient), known):
-                copied = _copy(gradient)
-                found.append((number, "same" if same else "new", copied))
-                self.known_gradients[number], self._gradients[number] = copied, gradient
-        return found
+        found = [
+            self._changed_gradient(number, tensor.grad if tensor.is_leaf else None)
+            for number, tensor in enumerate(tensors)
+        ]
+        return [each for each in found if each is not None]
+
+    def _changed_gradient(
+        self, number: int, gradient: Tensor | None
+    ) -> tuple[int, str, Tensor | None] | None:
+        known = self.known_gradients[number]
+        same = gradient is self._gradients[number]
+        if gradient is None:
+            self.known_gradients[number] = self._gradients[number] = None
+            return None if known is None else (number, "new", None)
+        if same and known is not None and same_bits(sendable(gradient), known):
+            return None
+        copied = _copy(gradient)
+        self.known_gradients[number], self._gradients[number] = copied, gradient
+        return number, "same" if same else "new", copied
 
     def _write(self, number: int, value: Any) -> None:
         if type(value) is not Tensor:

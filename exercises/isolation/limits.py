@@ -51,7 +51,8 @@ class JobSpec:
 
     name: a key of `jobs.JOBS`.    folder: the student's files; the job starts in a copy of it.
     arguments: plain data for the job.    seed: of every random generator.
-    hidden: paths that are covered up where the level allows it.
+    hidden: paths that are covered up where the level allows it.    trusted: it runs code of ours
+    or an instructor's, which needs limits and a process of its own, but no walls.
     """
 
     name: str
@@ -60,3 +61,4 @@ class JobSpec:
     seed: int = 0
     limits: Limits = Limits()
     hidden: tuple[Path, ...] = ()
+    trusted: bool = False

@@ -16,7 +16,7 @@ PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS =
 PR_CAPBSET_DROP = 24
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
-MS_NOSUID, MS_NODEV, MS_REC, MS_PRIVATE = 2, 4, 16384, 1 << 18
+MS_NOSUID, MS_NODEV, MS_BIND, MS_REC, MS_PRIVATE = 2, 4, 4096, 16384, 1 << 18
 SYS_MOUNT_SETATTR = 442  # the same number on every architecture; Linux 5.12
 AT_FDCWD, AT_RECURSIVE, MOUNT_ATTR_RDONLY = -100, 0x8000, 1
 LINUX_CAPABILITY_VERSION_3 = 0x20080522
@@ -67,8 +67,10 @@ def enter_namespaces() -> bool:
 
 
 def cover(path: Path) -> bool:
-    """Put an empty file system of a few pages over a folder, or nothing over what is not there."""
-    return not path.is_dir() or _mount("tmpfs", str(path), "tmpfs", MS_NOSUID | MS_NODEV, "size=4k")
+    """Put an empty file system over a folder, the null device over a file, nothing over nothing."""
+    if path.is_dir():
+        return _mount("tmpfs", str(path), "tmpfs", MS_NOSUID | MS_NODEV, "size=4k")
+    return not path.exists() or _mount(os.devnull, str(path), None, MS_BIND)
 
 
 def mount_scratch(folder: Path, size_bytes: int) -> bool:

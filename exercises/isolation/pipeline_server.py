@@ -102,7 +102,7 @@ class _Served:
             finally:
                 torch.set_grad_enabled(grads)
             reply["watchers"] = watchers.findings()
-            return reply | self.changes(touched, gradients="events" in state)
+            return reply | self.changes(touched, gradients=bool(state.get("deep")))
 
         self.answers[method.__name__] = answer
         return answer

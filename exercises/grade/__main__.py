@@ -1,0 +1,245 @@
+"""`python -m exercises.grade SUBMISSIONS --out grades.csv`: grade a class, one submission each.
+
+Exit codes: 0 everything was graded, 1 the grader itself could not bring a submission to its end,
+2 usage or missing input, 3 a fault of the program, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from diagnostics._text import printable, say
+from exercises.grade.autograder import build_autograder
+from exercises.grade.container import container_text
+from exercises.grade.csv_file import write_csv
+from exercises.grade.exercism import write_exercism
+from exercises.grade.feedback import file_names, write_feedback
+from exercises.grade.gradescope import read_metadata, write_gradescope, write_provisional
+from exercises.grade.junit import write_junit
+from exercises.grade.own_report import write_report
+from exercises.grade.rubric import Rubric, read_rubric
+from exercises.grade.submissions import Found, find_submissions
+from exercises.isolation.limits import MEANING, Level
+from minigpt._cli import CommandError, Parser, require_writable, run_command
+
+if TYPE_CHECKING:
+    from exercises.grade._class import Graded, State
+    from exercises.grade._grading import Settings
+    from exercises.grade._results import StudentGrade
+
+LIBRARY = Path(__file__).resolve().parents[2]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    return run_command(lambda: _run(_parse(arguments)))
+
+
+def _run(options: argparse.Namespace) -> int:
+    if options.autograder is not None:
+        return _build_autograder(options)
+    if options.submissions is None:
+        raise CommandError("give the folder with the submissions; --help shows the rest")
+    if options.container:
+        print(container_text(options.submissions, _out(options).parent), end="")
+        return 0
+    return _grade(options)
+
+
+def _build_autograder(options: argparse.Namespace) -> int:
+    names = build_autograder(
+        options.autograder, rubric=options.rubric, private=options.private, secret=options.secret
+    )
+    print(say("{path} holds {count:file|files}", path=options.autograder, count=len(names)))
+    print("Next: upload it in Gradescope under Configure Autograder")
+    return 0
+
+
+def _grade(options: argparse.Namespace) -> int:
+    single = options.gradescope is not None or options.exercism is not None
+    for name in ("out", "json", "junit", "gradescope", "exercism"):
+        require_writable(getattr(options, name), f"--{name}")
+    if options.gradescope is not None:
+        write_provisional(options.gradescope)
+    student, created_at = options.student, None
+    if options.metadata is not None:
+        metadata = read_metadata(options.metadata)
+        student, created_at = student or metadata.student_id, metadata.created_at
+    if single and student is None:
+        student = options.submissions.resolve().name
+    found = find_submissions(options.submissions, student=student)
+    rubric = read_rubric(options.rubric) if options.rubric is not None else Rubric()
+    _require_apart(options)
+
+    from exercises.grade._class import State, grade_class
+
+    state = State(_state_folder(options))
+    settings = _settings(options, rubric, state)
+    for problem in found.notes:
+        print(f"[WARN] {printable(problem.text)}")
+    graded: dict[str, StudentGrade] = {}
+    started = time.perf_counter()
+    for one in grade_class(
+        found.sources, settings, state, jobs=options.jobs, created_at=created_at
+    ):
+        graded[one.source.student_id] = one.grade
+        _show_progress(one, len(graded), len(found.sources))
+        _write(options, _in_order(found, graded), found)
+    _show_end(options, list(graded.values()), time.perf_counter() - started)
+    return int(any(_is_ours(grade) for grade in graded.values()))
+
+
+def _settings(options: argparse.Namespace, rubric: Rubric, state: State) -> Settings:
+    from exercises.grade._grading import Settings
+    from exercises.grade._private_code import doubts_about
+
+    secret = options.secret.read_bytes() if options.secret is not None else state.secret()
+    if len(secret) < 16:
+        raise CommandError(f"{options.secret} is too short to be a secret; give 16 bytes or more")
+    private = options.private.resolve() if options.private is not None else None
+    if private is not None:
+        for doubt in doubts_about(private):
+            print(f"[WARN] {printable(doubt)}")
+    covered = [options.submissions, state.folder, private, _feedback_folder(options)]
+    covered += [options.secret, options.rubric, options.out]
+    return Settings(
+        rubric=rubric,
+        secret=secret,
+        private=private,
+        hidden=tuple(path.resolve() for path in covered if path is not None),
+        require=Level[options.require],
+    )
+
+
+def _require_apart(options: argparse.Namespace) -> None:
+    """Refuse a folder of submissions that holds this library: it is covered up for every job."""
+    submissions = options.submissions.resolve()
+    if submissions == LIBRARY or submissions in LIBRARY.parents:
+        raise CommandError(
+            f"{options.submissions} holds this library itself; put the submissions elsewhere"
+        )
+
+
+def _in_order(found: Found, graded: dict[str, StudentGrade]) -> list[StudentGrade]:
+    return [graded[one.student_id] for one in found.sources if one.student_id in graded]
+
+
+def _write(options: argparse.Namespace, students: list[StudentGrade], found: Found) -> None:
+    """Write every file that was asked for, with what is there so far."""
+    if (options.gradescope is None and options.exercism is None) or options.out is not None:
+        write_csv(_out(options), students, bom=options.bom)
+        names = file_names(source.student_id for source in found.sources)
+        folder = _feedback_folder(options)
+        folder.mkdir(parents=True, exist_ok=True)
+        latest = students if len(students) == len(found.sources) else students[-1:]
+        for student in latest:
+            write_feedback(folder, student, names[student.student_id])
+    if options.json is not None:
+        write_report(options.json, students)
+    if options.junit is not None:
+        write_junit(options.junit, students)
+    if options.gradescope is not None:
+        write_gradescope(options.gradescope, students[0])
+    if options.exercism is not None:
+        write_exercism(options.exercism, students[0])
+
+
+def _show_progress(one: Graded, number: int, total: int) -> None:
+    grade = one.grade
+    how = "graded before" if one.before else f"{grade.seconds:.1f} s"
+    width = len(str(total))
+    print(
+        f"[{number:>{width}}/{total}] {printable(grade.student_id)[:40]}: "
+        f"{grade.score:g} of {grade.max_score:g} ({how})",
+        flush=True,
+    )
+
+
+def _show_end(options: argparse.Namespace, grades: list[StudentGrade], seconds: float) -> None:
+    levels = sorted({grade.isolation for grade in grades})
+    for level in levels:
+        print(f"isolation {level}: {MEANING[Level[level]]}")
+    if min(Level[level] for level in levels) < Level.L3:
+        print("[WARN] submissions could read and write what your user can; --container shows how "
+              "to shut them in")  # fmt: skip
+    where = _out(options) if options.gradescope is None else options.gradescope
+    print(
+        say(
+            "{count:submission|submissions} in {seconds} s; grades in {path}",
+            count=len(grades),
+            seconds=round(seconds),
+            path=str(where),
+        )
+    )
+
+
+def _is_ours(grade: StudentGrade) -> bool:
+    return any(problem.reason == "grader.ended" for problem in grade.problems)
+
+
+def _out(options: argparse.Namespace) -> Path:
+    return options.out if options.out is not None else Path("grades.csv")
+
+
+def _state_folder(options: argparse.Namespace) -> Path:
+    if options.state is not None:
+        return Path(options.state)
+    single = options.gradescope or options.exercism
+    beside = _out(options) if options.out is not None or single is None else single
+    return beside.with_name(f"{beside.stem}.state")
+
+
+def _feedback_folder(options: argparse.Namespace) -> Path:
+    if options.feedback is not None:
+        return Path(options.feedback)
+    return _out(options).with_name(f"{_out(options).stem}-feedback")
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = Parser(
+        prog="python -m exercises.grade",
+        description="Grade submissions, one folder or zip file per student, each holding any of "
+        "check_<exercise>.py, fix_<exercise>.py, model.py and answers.json.",
+        epilog="A run that was stopped goes on where it stopped when it is started again.",
+    )
+    parser.add_argument("submissions", nargs="?", type=Path, metavar="SUBMISSIONS")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="the grades (grades.csv)")
+    parser.add_argument("--rubric", type=Path, metavar="FILE", help="TOML: points, due, limits")
+    parser.add_argument("--private", type=Path, metavar="DIR", help="your own implementations")
+    parser.add_argument("--secret", type=Path, metavar="FILE", help="seeds are made from it")
+    parser.add_argument(
+        "--require",
+        choices=[level.name for level in Level if level >= Level.L1],
+        default=Level.L1.name,
+        help="grade nothing with less isolation than this (%(default)s)",
+    )
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        choices=range(1, 65),
+        metavar="N",
+        default=min(8, os.cpu_count() or 1),
+        help="submissions at the same time (%(default)s)",
+    )
+    parser.add_argument("--state", type=Path, metavar="DIR", help="where finished work is kept")
+    parser.add_argument("--feedback", type=Path, metavar="DIR", help="a text file per student")
+    parser.add_argument("--bom", action="store_true", help="mark the CSV as UTF-8, for Excel")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write our own report")
+    parser.add_argument("--junit", type=Path, metavar="FILE", help="also write JUnit XML")
+    parser.add_argument("--student", metavar="ID", help="SUBMISSIONS is this one student's")
+    parser.add_argument("--gradescope", type=Path, metavar="FILE", help="write its results.json")
+    parser.add_argument("--exercism", type=Path, metavar="FILE", help="write its results.json")
+    parser.add_argument("--metadata", type=Path, metavar="FILE", help="Gradescope's, for lateness")
+    parser.add_argument("--container", action="store_true", help="show the container commands")
+    parser.add_argument("--autograder", type=Path, metavar="ZIP", help="build Gradescope's zip")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

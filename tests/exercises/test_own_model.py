@@ -1,0 +1,282 @@
+"""Bring your own model: found by hand in tiny pipelines, and the command around it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import exercises
+from diagnostics import Pipeline
+from exercises import _own_view
+from exercises._own_bug import NoPlaceError, by_id, infect, infect_blindly
+from exercises._own_view import observe_own
+from exercises.own_model import main
+from tests.diagnostics.tiny import Bigram
+
+ROOT = Path(exercises.__file__).parents[1]
+V, B, T = 11, 4, 6
+
+PLACE = '''
+"""A pipeline of a student."""
+
+import torch
+from diagnostics import Pipeline
+from tests.diagnostics.tiny import Bigram
+from tests.exercises.test_own_model import count_up, make_adam
+
+
+def build():
+    torch.manual_seed(0)
+    return Pipeline(
+        Bigram(), make_model=Bigram, make_optimizer=make_adam, get_batch=count_up,
+        train_ids=torch.arange(500) % 11, vocab_size=11, block_size=6,
+    )
+
+
+def bare():
+    return Pipeline(Bigram())
+
+
+def quits():
+    raise SystemExit(0)
+'''
+
+
+def count_up(data: Tensor) -> tuple[Tensor, Tensor]:
+    """Draw windows (B, T) and the same windows one later."""
+    starts = torch.randint(len(data) - T, (B, 1))
+    places = starts + torch.arange(T)
+    return data[places], data[places + 1]
+
+
+def make_adam(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.Adam(model.parameters(), lr=0.1)
+
+
+def tiny(**parts: object) -> Pipeline:
+    """A bigram table on data in which every token is followed by the next one."""
+    torch.manual_seed(0)
+    described: dict[str, object] = {
+        "make_model": Bigram,
+        "make_optimizer": make_adam,
+        "get_batch": count_up,
+        "train_ids": torch.arange(500) % V,
+        "vocab_size": V,
+        "block_size": T,
+    }
+    return Pipeline(Bigram(), **(described | parts))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Write a student's file; return the place of its function."""
+    monkeypatch.setattr(_own_view, "STEPS", 6)
+    monkeypatch.setenv("COLUMNS", "60")
+    path = tmp_path / "my_pipeline.py"
+    path.write_text(PLACE, encoding="utf-8")
+    return f"{path}:build"
+
+
+# ---- what is seen ----------------------------------------------------------------------------
+
+
+def test_a_table_of_zeros_starts_at_ln_v(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal logits give ln 11 = 2.3979 nats; six steps of Adam on a sure next token lower it."""
+    monkeypatch.setattr(_own_view, "STEPS", 6)
+    model = Bigram(std=0.0)
+    pipeline = dataclasses.replace(tiny(), model=model, make_model=lambda: Bigram(std=0.0))
+    seen = observe_own(pipeline, seed=1)
+    assert len(seen.losses) == 6
+    assert seen.losses[0] == pytest.approx(math.log(V), abs=1e-6)
+    assert list(seen.losses) == sorted(seen.losses, reverse=True)
+    assert seen.figures["loss before training"] == "2.3979 nats"
+    assert seen.figures["training loss"].startswith("2.3979, after 6 steps ")
+    assert torch.equal(model.table.weight, torch.zeros(V, V))
+
+
+def test_without_parts_to_train_with_the_first_loss_is_left() -> None:
+    seen = observe_own(Pipeline(Bigram(std=0.0), vocab_size=V, block_size=T), seed=1)
+    assert seen.losses == ()
+    assert seen.figures == {
+        "loss before training": "2.3979 nats",
+        "training loss": "none: the pipeline brings no make_model and make_optimizer",
+    }
+
+
+def test_a_model_that_is_no_fresh_one_is_not_trained() -> None:
+    """make_model that returns the pipeline's own model: training would change it."""
+    model = Bigram(std=0.0)
+    seen = observe_own(dataclasses.replace(tiny(), model=model, make_model=lambda: model), seed=1)
+    assert seen.figures["training loss"] == "none: make_model gives no fresh model"
+    assert torch.equal(model.table.weight, torch.zeros(V, V))
+
+
+def test_what_raises_is_told() -> None:
+    def broken_step(*_: object) -> float:
+        raise ZeroDivisionError("by zero\nand more")
+
+    seen = observe_own(tiny(train_step=broken_step), seed=1)
+    assert seen.losses == ()
+    assert seen.figures["training loss"] == "ZeroDivisionError: by zero"
+
+
+def test_value_and_text_come_from_the_trained_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trained model goes on with the first eight ids, and is measured on all of them."""
+    monkeypatch.setattr(_own_view, "STEPS", 5)
+
+    class Letters:
+        def decode(self, ids: list[int]) -> str:
+            return "".join("abcdefghijk"[i] for i in ids)
+
+    seen = observe_own(
+        tiny(
+            val_ids=torch.arange(50) % V,
+            evaluate=lambda model, ids: float(len(ids)),
+            generate=lambda model, prompt, count: torch.cat([prompt, prompt], dim=1),
+            tokenizer=Letters(),
+        ),
+        seed=1,
+    )
+    assert seen.figures["validation loss, as reported"] == "50.0000"
+    assert seen.figures["sample"] == "'abcdefghabcdefgh'"
+
+
+# ---- which bug -------------------------------------------------------------------------------
+
+
+def test_a_bug_is_put_into_a_copy_and_named_by_its_check() -> None:
+    pipeline = tiny()
+    before = dataclasses.asdict(dataclasses.replace(pipeline, model=nn.Identity()))
+    victim = infect(pipeline, by_id()["shift.identical"], seed=1)
+    assert victim.caught
+    assert victim.result.reason == "shift.identical"
+    assert victim.pipeline is not pipeline
+    after = dataclasses.asdict(dataclasses.replace(pipeline, model=nn.Identity()))
+    assert after["get_batch"] is before["get_batch"]
+    assert after.keys() == before.keys()
+
+
+@pytest.mark.parametrize(
+    ("bug", "unlock"),
+    [("sampling.negated", "next_token_probabilities"), ("split.empty", "val_ids")],
+)
+def test_a_missing_part_is_named(bug: str, unlock: str) -> None:
+    with pytest.raises(NoPlaceError) as caught:
+        infect(tiny(), by_id()[bug], seed=1)
+    assert unlock in caught.value.unlock
+
+
+def test_a_check_that_fails_already_proves_nothing() -> None:
+    """Targets that equal the inputs fail shift before any bug is put in."""
+
+    def copied(data: Tensor) -> tuple[Tensor, Tensor]:
+        inputs, _ = count_up(data)
+        return inputs, inputs
+
+    with pytest.raises(NoPlaceError, match=r"shift says shift.identical without it"):
+        infect(tiny(get_batch=copied), by_id()["shift.too_far"], seed=1)
+
+
+def test_the_same_number_draws_the_same_bug_and_numbers_differ() -> None:
+    drawn = [infect_blindly(tiny(), number, seed=1) for number in (1, 1, 2, 3, 4)]
+    ids = [victim.injection.id for victim in drawn]
+    assert ids[0] == ids[1]
+    assert len(set(ids)) >= 3
+    assert all(victim.caught for victim in drawn)
+
+
+# ---- the command -----------------------------------------------------------------------------
+
+
+def test_a_named_bug_is_shown_caught_and_explained(
+    place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([place, "--bug", "shift.identical", "--probe", "shift"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.isascii()
+    assert max(map(len, shown.splitlines())) <= 60
+    assert "every target is its own input" in shown
+    assert "[OK] caught by shift for shift.identical" in shown
+    assert "t training loss" in shown
+
+
+def test_a_bug_without_a_place_exits_with_2_and_says_what_gives_one(
+    place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([place, "--bug", "evaluation.bits"]) == 2
+    shown = capsys.readouterr().out
+    assert shown.startswith("[SKIP] the bug has no place in this pipeline: ")
+    assert "evaluate" in shown
+
+
+def test_a_blind_bug_is_named_only_after_the_right_answer(
+    place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The drawn bug is known here from the function that draws it."""
+    bug = infect_blindly(tiny(), 1, seed=42).injection
+    wrong = next(name for name in ("roundtrip", "schedule") if name != bug.check)
+    assert main([place, "--random", "1"]) == 0
+    assert main([place, "--random", "1", "--probe", bug.check]) == 0
+    assert main([place, "--random", "1", "--answer", wrong]) == 1
+    before = " ".join(capsys.readouterr().out.split())
+    assert bug.id not in before
+    assert bug.title not in before
+    assert f"[FAIL] {bug.check}" in before
+    assert f"{wrong} does not see this bug" in before
+    assert main([place, "--random", "1", "--answer", bug.check]) == 0
+    after = " ".join(capsys.readouterr().out.split())
+    assert f"The bug: {bug.title} ({bug.id})" in after
+
+
+def test_the_list_tells_what_has_a_place(place: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([place]) == 0
+    shown = capsys.readouterr().out
+    assert "  shift.identical: every target is its own input" in shown
+    assert "[SKIP] the pipeline brings no evaluate: evaluation.train_mode" in " ".join(
+        shown.split()
+    )
+    assert "give Pipeline evaluate" in shown
+    assert f" of {len(by_id())} bugs have a place in this pipeline" in shown
+    assert max(map(len, shown.splitlines())) <= 60
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["nothing"], "error: the target wants module:function or file.py:function, got"),
+        (["nowhere.py:build"], "error: there is no file nowhere.py"),
+        (["PLACE", "--bug", "shift.identcal"], "error: there is no bug 'shift.identcal'; did you"),
+        (["PLACE", "--probe", "shfit"], "error: there is no check 'shfit'; did you mean shift"),
+        (["PLACE", "--answer", "shfit"], "error: there is no check 'shfit'; did you mean shift"),
+        (["QUITS"], "error: the target "),
+    ],
+)
+def test_what_cannot_be_used_is_one_line_and_exit_2(
+    arguments: list[str], line: str, place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = {"PLACE": place, "QUITS": place.replace("build", "quits")}
+    assert main([places.get(word, word) for word in arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(line)
+    assert error.count("\n") == 1
+
+
+def test_help_does_not_wait_for_torch() -> None:
+    code = (
+        "import runpy, sys; sys.modules['torch'] = None; sys.argv = ['own_model', '--help']; "
+        "runpy.run_module('exercises.own_model', run_name='__main__')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT, capture_output=True, text=True, check=False, env=os.environ | {"COLUMNS": "60"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert max(map(len, done.stdout.splitlines())) <= 60
