@@ -205,12 +205,14 @@ def _draw_curves(healthy: Seen, broken: Seen) -> list[str]:
 
 
 def _losses(seen: Seen) -> dict[str, str]:
-    first = seen.losses[0] if seen.losses else float("nan")
-    honest = seen.honest[-1] if seen.honest else float("nan")
+    none = "none"
+    reported = (
+        f"{seen.losses[0]:.3f}, at the end {seen.last_loss:.3f} nats" if seen.losses else none
+    )
     return {
-        "training loss": f"{first:.3f}, at the end {seen.last_loss:.3f} nats",
-        "honest loss, on new text": f"{honest:.3f} nats",
-        "sample": seen.sample or "none",
+        "training loss": reported,
+        "honest loss, on new text": f"{seen.honest[-1]:.3f} nats" if seen.honest else none,
+        "sample": seen.sample or none,
     }
 
 

@@ -34,7 +34,7 @@ from exercises.isolation import wire
 SEEDS = range(5)
 MARGIN = 8.0  # at least this far from the noise below, and from the nearest bug above
 RIGHTS_MIN, PUBLIC_MIN, HELD_OUT_MIN = 3, 2, 2
-CLAIM_LENGTHS = range(20, 241)
+CLAIM_LENGTHS = range(21, 240)
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,10 @@ def infect_blindly(pipeline: Pipeline, draw: int, *, seed: int) -> Victim:
         if victim.caught:
             return victim
     raise NoPlaceError(
-        say("none of {count:bug|bugs} has a place here that a check sees", count=len(INJECTIONS)),
+        say(
+            "of {count:known bug|known bugs} none has a place here and is named by its check",
+            count=len(INJECTIONS),
+        ),
         "python -m diagnostics --self-test says of each what would give it one",
     )
 

@@ -94,6 +94,29 @@ EXERCISE = Exercise(
             trips="environment",
             reason="environment.grad_disabled",
             note="Every loss is right. What is missing shows at the first backward, far away.",
+            question=(
+                "An evaluation has run before the training, and every loss that it printed is "
+                "right. At which line will a person first notice that something is different: "
+                "forward, loss, backward or step?"
+            ),
+            hints=(
+                (
+                    "Ask torch about the process and not about the model: its switches outlive "
+                    "the function that set them."
+                ),
+                (
+                    "Print torch.is_grad_enabled() and loss.requires_grad before the first "
+                    "backward. Healthy is True for both."
+                ),
+                (
+                    "After the evaluation the switch has to stand as it stood before. It should "
+                    "be turned on at this place."
+                ),
+            ),
+            lesson=(
+                "A switch of the whole process that is set by a statement stays set. Use a "
+                "with-block, which puts it back, also when an error ends it early."
+            ),
         ),
         Bug(
             name="inference",
@@ -101,6 +124,26 @@ EXERCISE = Exercise(
             trips="environment",
             reason="environment.inference_weights",
             note="The forward pass works; the first backward says something about saving tensors.",
+            question=(
+                "The model is built and its forward pass gives the right loss. What is it about a "
+                "weight, other than its numbers, that can make training impossible?"
+            ),
+            hints=(
+                (
+                    "Compare the weights with those of a model that you build yourself: the "
+                    "values are of the same kind, so look at their flags."
+                ),
+                (
+                    "Count the parameters with is_inference() being True. Healthy is 0 of 29; "
+                    "moving or copying the values in place does not change the flag."
+                ),
+                "The model must be built in a mode in which its weights can get a gradient later.",
+            ),
+            lesson=(
+                "Some modes mark the tensors that are made in them, for good. Use a mode for "
+                "serving around the serving call only, never around the building or loading of a "
+                "model."
+            ),
         ),
         Bug(
             name="hook",
@@ -109,6 +152,28 @@ EXERCISE = Exercise(
             reason="environment.hook_changes_output",
             level=2,
             note="Every logit stays the same bit for bit: only the gradient is cut.",
+            question=(
+                "The loss is the same in every bit, with and without the hook. How many of the 29 "
+                "weight tensors get a gradient, and which ones do you expect to be left out?"
+            ),
+            hints=(
+                (
+                    "Run one backward with the hook and one without it, and compare which "
+                    "parameters have a gradient."
+                ),
+                (
+                    "Count the parameters whose grad is not None. Healthy is 29 of 29; those in "
+                    "front of the layer that is watched are missing here."
+                ),
+                (
+                    "What a forward hook returns replaces the output, unless it is None. A hook "
+                    "that only looks has nothing to hand back."
+                ),
+            ),
+            lesson=(
+                "Equal losses prove an equal forward pass and nothing else. Whatever stands "
+                "between loss and weights has to be checked by comparing gradients."
+            ),
         ),
         Bug(
             name="half_state",
@@ -117,6 +182,30 @@ EXERCISE = Exercise(
             reason="environment.optimizer_state_dtype",
             level=2,
             note="Squares of gradients below 0.0002 are 0 in float16, and Adam divides by them.",
+            question=(
+                "Loss and gradients are those of the healthy run, and nothing has been trained "
+                "yet. What does the optimizer remember between two steps, and what does it divide "
+                "by?"
+            ),
+            hints=(
+                (
+                    "Look past the model: print what optimizer.state holds for one parameter, "
+                    "with the types."
+                ),
+                (
+                    "Compare the type of each tensor of the state with that of its parameter, for "
+                    "example exp_avg_sq. Healthy is torch.float32 for both."
+                ),
+                (
+                    "The state must be kept as it was loaded, in the type of the parameter, "
+                    "without a conversion to fewer bits."
+                ),
+            ),
+            lesson=(
+                "An optimizer keeps small numbers: squares of gradients leave the range of half "
+                "precision long before the gradients do. Check types of its state after loading, "
+                "as you do for weights."
+            ),
         ),
     ),
     hint="Ask of each object: what does it return, in which mode was it made, of which type is it?",

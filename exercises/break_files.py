@@ -89,6 +89,26 @@ EXERCISE = Exercise(
             trips="files",
             reason="files.truncated",
             note="The header still promises every id; the size of the file says otherwise.",
+            question=(
+                "A file of ids is written to a disk that fills up. Will the next program that "
+                "opens it raise an error, read fewer ids, or read all of them? What could it "
+                "compare to know?"
+            ),
+            hints=(
+                (
+                    "Look at the size of the file on the disk beside the size that its header "
+                    "promises."
+                ),
+                (
+                    "36,000 ids of one byte and a header of 128 bytes make 36,128 bytes. Print "
+                    "the size of lab.train_path."
+                ),
+                "All of the content must be written, not a slice of it.",
+            ),
+            lesson=(
+                "A file that exists need not be whole. Write under another name and rename when "
+                "it is complete, and store the size where the reader can compare it."
+            ),
         ),
         Bug(
             name="missing",
@@ -96,6 +116,28 @@ EXERCISE = Exercise(
             trips="files",
             reason="files.missing",
             note="One letter of a path.",
+            question=(
+                "A path is wrong by one letter. What should a program say, so that a person finds "
+                "the cause without opening the code?"
+            ),
+            hints=(
+                (
+                    "Print the path that is handed to the pipeline, and list the folder in which "
+                    "it should be."
+                ),
+                (
+                    "lab.folder holds char_tokenizer.json, train_ids.npy and val_ids.npy. Each "
+                    "path of the pipeline should be one of them."
+                ),
+                (
+                    "Compare the two names letter by letter. The ids that were written have a "
+                    "plural in their name."
+                ),
+            ),
+            lesson=(
+                "Name a path in one place and import it everywhere else. A program that goes on "
+                "without a file that it was given is worse than one that stops."
+            ),
         ),
         Bug(
             name="encoding",
@@ -104,6 +146,29 @@ EXERCISE = Exercise(
             reason="files.wrong_encoding",
             level=2,
             note="The file is healthy. What was read from it is not, and it trains well.",
+            question=(
+                "The file on the disk is healthy, and the text is read without an error. Will the "
+                "text have more characters than were written, fewer, or as many?"
+            ),
+            hints=(
+                (
+                    "Compare the text as it was read with the text as it was written, from the "
+                    "end: the accents stand there."
+                ),
+                (
+                    "Print len(text) and ascii(text[-48:]). In the text as it was written 'e' "
+                    "with an accent is one character; here it is two."
+                ),
+                (
+                    "The reader must name the encoding with which the bytes were written two "
+                    "lines above."
+                ),
+            ),
+            lesson=(
+                "Bytes do not say in which encoding they are. Name it at every open, in writing "
+                "and in reading, since the default belongs to the machine and not to the file."
+            ),
+            guide="Reading text without surprises",
         ),
         Bug(
             name="stale",
@@ -112,6 +177,29 @@ EXERCISE = Exercise(
             reason="files.stale",
             level=2,
             note="Each file is whole by itself; they are of two different runs.",
+            question=(
+                "The tokenizer file is whole and the files of the ids are whole. Which of the ids "
+                "mean another character now: none, those of one character, or most?"
+            ),
+            hints=(
+                (
+                    "Ask for each file when it was made and from what. The card beside the ids "
+                    "tells for them."
+                ),
+                (
+                    "Print the fingerprint of the tokenizer file and the one in meta.json. "
+                    "Healthy is that they are equal, both of 87 entries."
+                ),
+                (
+                    "The tokenizer must be built from the text of which the ids were made, "
+                    "without anything added to it."
+                ),
+            ),
+            lesson=(
+                "Files that belong together must say so, by the fingerprint of what they were "
+                "made from. That no id has moved here is luck: the new character happens to sort "
+                "last."
+            ),
         ),
     ),
     hint="Compare what a header or a card promises with what is there; decode the bytes yourself.",

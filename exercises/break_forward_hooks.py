@@ -76,7 +76,10 @@ def break_norm_scale(lab: Lab) -> Pipeline:
 
 def number_symptom(lab: Lab, pipeline: Pipeline) -> Mapping[str, str]:
     """Run one batch and show what a person would print first: loss, logits, sizes."""
-    model, (inputs, targets) = pipeline.model.eval(), lab.get_batch(lab.train_ids)
+    model = pipeline.model.eval()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(lab.seed)  # the same batch for the healthy and the broken model
+        inputs, targets = lab.get_batch(lab.train_ids)
     sizes: dict[str, float] = {}
 
     def keep(name: str) -> None:
@@ -112,6 +115,30 @@ EXERCISE = Exercise(
             trips="forward_hooks",
             reason="forward_hooks.bad_weight",
             note="One number of 115,000 is NaN, and so is every logit.",
+            question=(
+                "One number out of 115,000 is NaN. How many of the 22,272 logits of a batch will "
+                "be: one, one row of them, or all?"
+            ),
+            hints=(
+                (
+                    "Look at the weights before you look at any output: a module can be bad before "
+                    "anything is computed."
+                ),
+                (
+                    "Count the values that are not finite in each parameter, with its name. "
+                    "Healthy is 0 for all; here one bias of block 1 holds one."
+                ),
+                (
+                    "Every number of that bias has to be finite; a fresh bias is 0. In a real run "
+                    "go back to the last checkpoint whose weights are finite."
+                ),
+            ),
+            lesson=(
+                "A NaN does not stay where it is: the next matrix product carries it into every "
+                "number of the token, and the next attention into every later token. Look at "
+                "weights before outputs."
+            ),
+            guide="NaN: stop, name, go back",
         ),
         Bug(
             name="overflow",
@@ -119,6 +146,28 @@ EXERCISE = Exercise(
             trips="forward_hooks",
             reason="forward_hooks.non_finite",
             note="The formula is right on paper. On paper exp(89) is a number.",
+            question=(
+                "exp grows fast, and float32 ends near 3.4e38. For which values of sharp does the "
+                "marked formula stop being finite, and does softplus itself get large there?"
+            ),
+            hints=(
+                (
+                    "Look at the intermediate results of the feed-forward part, and not at its "
+                    "end: which of them is the first that is infinite?"
+                ),
+                (
+                    "Print the largest value of sharp and of its exponential. Anything above 88.7 "
+                    "becomes infinite in float32; here sharp goes well beyond."
+                ),
+                (
+                    "Use torch's own function for the smooth relu, which returns its input where "
+                    "that is large. By hand, take the larger of x and 0 out before the exponential."
+                ),
+            ),
+            lesson=(
+                "A formula can be right and not computable: the result is small, and a step on the "
+                "way is not. Use the library's stable version of softmax, softplus and logsumexp."
+            ),
         ),
         Bug(
             name="masked_row",
@@ -130,6 +179,29 @@ EXERCISE = Exercise(
                 "NaN is born between two modules: the first one to give it has only passed on "
                 "what it read."
             ),
+            question=(
+                "Which positions of a row get NaN in the first attention, one or all? And at which "
+                "module will a hook report it first?"
+            ),
+            hints=(
+                (
+                    "Look between two modules: the first one with a bad output has read a bad "
+                    "input already. The softmax has no hook."
+                ),
+                (
+                    "Count the keys that each position may read, for T = 4. Healthy are 1, 2, 3, "
+                    "4; here position 0 may read none, and the sum of its exponentials is 0."
+                ),
+                (
+                    "What is hidden has to begin one place after the diagonal, so that every "
+                    "position reads at least itself."
+                ),
+            ),
+            lesson=(
+                "A softmax needs at least one key that is not hidden. Where padding or windows can "
+                "hide a whole row, decide what that row returns, before the softmax decides for "
+                "NaN."
+            ),
         ),
         Bug(
             name="norm_scale",
@@ -138,6 +210,28 @@ EXERCISE = Exercise(
             reason="forward_hooks.norm_scale",
             level=2,
             note="Nothing is NaN, so a check for finite numbers is content.",
+            question=(
+                "All numbers stay finite. What size will the output of the first norm have for the "
+                "small inputs of a fresh model: about 1, far below 1 or far above?"
+            ),
+            hints=(
+                (
+                    "Look at the sizes of the activations from module to module, and ask of each "
+                    "norm what it is for."
+                ),
+                (
+                    "Feed one norm rows of RMS 1 and of RMS 3, and print the RMS that comes out. "
+                    "Healthy is 1 for both; here it depends on what went in."
+                ),
+                (
+                    "The centred row has to be divided by the root of its variance, which has the "
+                    "same unit as the row itself."
+                ),
+            ),
+            lesson=(
+                "Finite is not yet right. A norm makes one promise, rows of size 1 whatever comes "
+                "in, and two rows of different size are enough to test it."
+            ),
         ),
     ),
     hint="Ask each module two questions: is what you give finite, and was what you read finite?",

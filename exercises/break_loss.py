@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -15,6 +16,8 @@ from exercises._exercise import Bug, Exercise
 from exercises._lab import Lab, retype
 from exercises._run import run
 from minigpt import MiniGPT
+
+CHUNK = 64  # tokens that are scored at once in the bug of the remainder
 
 
 class ScoredGPT(MiniGPT):
@@ -88,6 +91,37 @@ def break_clamped(lab: Lab) -> Pipeline:
         def score(self, logits: Tensor, targets: Tensor) -> Tensor:
             loss = functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
             return loss.clamp(max=6.0)  # BROKEN: was return loss
+
+    return lab.pipeline(edit_model=lambda model: retype(model, MiniGPT, Broken))
+
+
+def break_remainder(lab: Lab) -> Pipeline:
+    """Score in chunks to save memory, and lose what fills none; a training batch fills four."""
+
+    class Broken(ScoredGPT):
+        def score(self, logits: Tensor, targets: Tensor) -> Tensor:
+            rows, wanted = logits.flatten(0, 1), targets.flatten()  # (B * T, V), (B * T,)
+            chunks = max(1, len(rows) // CHUNK)  # BROKEN: was chunks = -(-len(rows) // CHUNK)
+            kept = wanted[: chunks * CHUNK]
+            losses = [
+                functional.cross_entropy(part, wanted_part, reduction="sum")
+                for part, wanted_part in zip(
+                    rows[: len(kept)].split(CHUNK), kept.split(CHUNK), strict=True
+                )
+            ]
+            return torch.stack(losses).sum() / (kept != -100).sum()
+
+    return lab.pipeline(edit_model=lambda model: retype(model, MiniGPT, Broken))
+
+
+def break_z_loss(lab: Lab) -> Pipeline:
+    """Add a z-loss with the wrong sign: it rewards a normaliser that grows."""
+
+    class Broken(ScoredGPT):
+        def score(self, logits: Tensor, targets: Tensor) -> Tensor:
+            loss = functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+            penalty = 1e-3 * logits.logsumexp(-1).square().mean()
+            return loss - penalty  # BROKEN: was return loss + penalty
 
     return lab.pipeline(edit_model=lambda model: retype(model, MiniGPT, Broken))
 
@@ -255,6 +289,66 @@ EXERCISE = Exercise(
                 "the batches that are worst teach nothing."
             ),
             guide="Clipping",
+        ),
+        Bug(
+            name="remainder",
+            break_it=break_remainder,
+            trips="loss",
+            reason="loss.remainder_dropped",
+            level=2,
+            note="A batch of 256 tokens fills its chunks of 64. Any other size loses its end.",
+            question=(
+                "The losses of 150 steps agree with the healthy ones to the last digit. For which "
+                "sizes of a batch would they not, and which tokens would be concerned?"
+            ),
+            hints=(
+                (
+                    "Look at how many positions take part in the sum, and compare with how many "
+                    "there are."
+                ),
+                (
+                    "Exchange one target after the other in a batch of 3 rows of 32 and print "
+                    "whether the loss moves. Healthy is that all 96 count; here the last 32 do not."
+                ),
+                (
+                    "The number of chunks has to be rounded up, so that a last chunk that is not "
+                    "full is scored as well."
+                ),
+            ),
+            lesson=(
+                "Cutting work into pieces of a fixed size leaves a rest. Test a splitting with a "
+                "size that does not divide, and demand that the pieces add up to the whole."
+            ),
+        ),
+        Bug(
+            name="z_loss",
+            break_it=break_z_loss,
+            trips="loss",
+            reason="loss.z_loss_sign",
+            level=2,
+            note="A penalty that is subtracted is a prize. The reported loss looks better for it.",
+            question=(
+                "After 150 steps, will the reported loss be above or below the healthy one's "
+                "2.531? And on new text: better, worse, or much the same?"
+            ),
+            hints=(
+                (
+                    "Look at what is added to the cross-entropy, and at whether training can make "
+                    "the sum smaller without predicting better."
+                ),
+                (
+                    "Print the reported loss minus the cross-entropy of the same logits. For a "
+                    "penalty healthy is above 0; here it is about -0.02 before training."
+                ),
+                (
+                    "The square of the normaliser is to be kept small, so it has to raise the loss "
+                    "and not to lower it."
+                ),
+            ),
+            lesson=(
+                "Every term of a loss is something the optimizer will make smaller. Say for each "
+                "term what that does, and log the terms apart, for a sum hides a sign."
+            ),
         ),
     ),
     hint="Look at what reaches cross_entropy: its first argument, then which target meets which.",

@@ -78,8 +78,10 @@ def break_two_paths(lab: Lab) -> Pipeline:
 
 def mode_symptom(lab: Lab, pipeline: Pipeline) -> Mapping[str, str]:
     """Call the model three times in eval mode and once in train mode, then train briefly."""
-    model, (inputs, targets) = pipeline.model, lab.get_batch(lab.val_ids)
-    model.eval()
+    model = pipeline.model.eval()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(lab.seed)  # the same batch for the healthy and the broken model
+        inputs, targets = lab.get_batch(lab.val_ids)
     calls = ", ".join(_loss(model, inputs, targets) for _ in range(3))
     model.train()
     in_train_mode = _loss(model, inputs, targets)
@@ -109,6 +111,29 @@ EXERCISE = Exercise(
             trips="modes",
             reason="modes.eval_random",
             note="Validation becomes a lottery: each call gives another loss.",
+            question=(
+                "Ask for the loss of one batch three times in eval mode: three equal numbers, or "
+                "three different ones? What would that mean for a comparison of two checkpoints?"
+            ),
+            hints=(
+                (
+                    "Look at whatever draws random numbers in forward, and ask how it gets to know "
+                    "the mode."
+                ),
+                (
+                    "Call the model twice in eval mode with the same ids and print the largest "
+                    "difference of the logits. Healthy is exactly 0; here it is not."
+                ),
+                (
+                    "The hidden values have to reach the output layer unchanged, as the "
+                    "configuration has a dropout of 0. Where dropout is wanted, its function must "
+                    "be told whether the model is training."
+                ),
+            ),
+            lesson=(
+                "A function knows nothing of the mode unless it is told. Prefer modules for "
+                "whatever depends on it, and demand that eval mode repeats bit for bit."
+            ),
         ),
         Bug(
             name="eval_is_deaf",
@@ -118,6 +143,28 @@ EXERCISE = Exercise(
             note=(
                 "With dropout 0 no number changes, so nothing shows today. On the day dropout is "
                 "switched on, validation and generation run with it."
+            ),
+            question=(
+                "Dropout is 0 in this configuration. After model.eval(), how many of the modules "
+                "inside are in eval mode? And on which day would you notice?"
+            ),
+            hints=(
+                (
+                    "Look at the method that eval() calls, and follow what it does for the modules "
+                    "inside the model."
+                ),
+                (
+                    "After model.eval(), print for each module whether it is training. Healthy is "
+                    "False for every one; here 28 modules say True."
+                ),
+                (
+                    "The override has to pass the mode on to all children, which the method of the "
+                    "parent class does."
+                ),
+            ),
+            lesson=(
+                "Who overrides a method that walks a tree takes over the walk. After every switch, "
+                "check the leaves and not the root."
             ),
         ),
         Bug(
@@ -130,6 +177,24 @@ EXERCISE = Exercise(
                 "The causal map is measured in eval mode and is perfect. The training loss looks "
                 "better than it is, because in train mode the answer is one position to the right."
             ),
+            question=(
+                "The loss of one batch in eval mode and in train mode, with dropout 0: will the "
+                "two numbers be equal? After 150 steps, which loss is too good, training or honest?"
+            ),
+            hints=(
+                "Look for self.training in forward, and for what depends on it besides dropout.",
+                (
+                    "Give one batch to the model in both modes and print the largest difference of "
+                    "the logits. With dropout 0 healthy is 0; here it is not, and only the mode "
+                    "was changed."
+                ),
+                "The mask has to be causal in both modes, without a condition.",
+            ),
+            lesson=(
+                "Whatever is measured in eval mode says nothing about a branch that runs in train "
+                "mode only. Compare the two modes once, with all randomness off, and trust your "
+                "other measurements afterwards."
+            ),
         ),
         Bug(
             name="two_paths",
@@ -138,6 +203,28 @@ EXERCISE = Exercise(
             reason="modes.targets_change_logits",
             level=2,
             note="The loss is computed on one path, the text is generated on the other.",
+            question=(
+                "Training and its loss use one path, generation the other. Which of the three "
+                "figures will look healthy: the training loss, the honest loss, the sample?"
+            ),
+            hints=(
+                (
+                    "Look at the two ways out of forward, the one with targets and the one "
+                    "without, and compare them step by step."
+                ),
+                (
+                    "Give the same ids once with targets and once without, and print the spread of "
+                    "the logits. Healthy are equal; here the two differ, already before training."
+                ),
+                (
+                    "The path without targets has to apply the final norm before the head, as the "
+                    "other one does."
+                ),
+            ),
+            lesson=(
+                "Two paths to the same value drift apart. Compute the logits once, and let the "
+                "branch decide about the loss alone."
+            ),
         ),
     ),
     hint="Silence every dropout, then ask for the same logits in both modes and on both paths.",

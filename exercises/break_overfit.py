@@ -103,6 +103,30 @@ EXERCISE = Exercise(
             trips="overfit",
             reason="overfit.loss_is_bounded",
             note="At the start all is well: loss, gradients and first steps are the healthy ones.",
+            question=(
+                "Loss, gradients and the first steps are healthy. At which value will the loss of "
+                "this one batch come to rest, and how long can training go on without changing "
+                "that?"
+            ),
+            hints=(
+                (
+                    "Look at the curve of the loss that the model itself reports, and at the value "
+                    "that it takes again and again."
+                ),
+                (
+                    "Print the norm of all gradients when the curve has come to rest. Healthy "
+                    "gradients shrink along with the loss; here they are exactly 0 at a loss of 2."
+                ),
+                (
+                    "The loss is cut off at a bound far above what the model can reach. A bound "
+                    "may lie no higher than 0, which cross-entropy never crosses."
+                ),
+            ),
+            lesson=(
+                "Where a function is flat there is no gradient, so a clamp in the path of the loss "
+                "switches learning off. To limit the steps, limit the gradient."
+            ),
+            guide="Reading the overfit curve",
         ),
         Bug(
             name="capped",
@@ -111,6 +135,29 @@ EXERCISE = Exercise(
             reason="overfit.loss_stays_high",
             level=2,
             note="The accuracy reaches 100 %, so whoever counts right answers sees nothing.",
+            question=(
+                "The accuracy of the batch reaches 100 %. Will its loss reach 0 as well, and what "
+                "is the largest probability that a token can get?"
+            ),
+            hints=(
+                (
+                    "Look at the logits rather than at the accuracy: at the smallest and the "
+                    "largest of them after training."
+                ),
+                (
+                    "Print logits.amax() - logits.amin(). A healthy model that knows its batch has "
+                    "them more than 10 apart; here they never are more than 0.6 apart."
+                ),
+                (
+                    "A soft cap sets how certain the model may be. It has to be so large that it "
+                    "is not felt at ordinary logits, as the 30 of Gemma 2 is."
+                ),
+            ),
+            lesson=(
+                "Accuracy asks only which logit is the largest, loss asks by how much. When one of "
+                "the two is perfect and the other is not, look at the scale of the logits."
+            ),
+            guide="Reading the overfit curve",
         ),
     ),
     hint="Draw loss and accuracy of one batch over the steps, and mark where each comes to rest.",

@@ -139,6 +139,25 @@ EXERCISE = Exercise(
                 "Without a mask the model is causal, so every check that gives none passes. The "
                 "future leaks in padded batches only."
             ),
+            question=(
+                "The model passes the causal test when it is called without a mask. Which "
+                "tokens can position 2 of a padded row read, when the row has 8 tokens and 4 "
+                "pads?"
+            ),
+            hints=(
+                "Look at how the two masks are joined, for a batch that holds a pad and for one "
+                "that holds none.",
+                "Print the result for one row of two tokens and two pads as a 4 by 4 table. "
+                "Healthy has nothing above the diagonal; here the first row reads the second "
+                "token.",
+                "A key may be read if it is not in the future and not a pad: both conditions "
+                "have to hold at once, with the position itself as the only exception.",
+            ),
+            lesson=(
+                "A branch for padded batches is code of its own that an unpadded test never "
+                "runs. Repeat the causal test with every argument that changes the mask."
+            ),
+            guide="The check causal_independence",
         ),
         Bug(
             name="blind_pads",
@@ -150,6 +169,26 @@ EXERCISE = Exercise(
                 "Padded on the right all is well. On the left the first pad sees nothing, and NaN "
                 "spreads from there to the tokens, through 0 times NaN."
             ),
+            question=(
+                "The same row is padded on the right, then on the left. In which of the two "
+                "does a position have nothing at all to read, and what is a softmax over "
+                "nothing?"
+            ),
+            hints=(
+                "Look at the first position of a row that begins with pads: which keys are "
+                "visible to it?",
+                "Count the visible keys of each position, visible.sum(-1). Healthy is at least "
+                "1 everywhere; here it is 0 at the pads on the left.",
+                "A position that may read no other should still be able to read itself, so that "
+                "its softmax has one entry. Nobody uses what comes out there, but it has to be "
+                "a number.",
+            ),
+            lesson=(
+                "Not used is not the same as harmless: NaN times 0 is NaN, and it spreads "
+                "through sums and gradients. Give every softmax at least one entry, and look "
+                "for NaN at the pads too."
+            ),
+            guide="NaN: stop, name, go back",
         ),
     ),
     hint="Write visible as a table for one row of two pads and two tokens; read it row by row.",

@@ -82,6 +82,23 @@ EXERCISE = Exercise(
                 "Swapping two tokens still moves the logits: with two layers, the causal mask lets "
                 "the order through. Such a swap is no proof that positions are in use."
             ),
+            question=(
+                "Two tokens in the middle of a row trade places. Does the last prediction move "
+                "in this model, and is its loss after 150 steps lower than the healthy one's, "
+                "equal or higher?"
+            ),
+            hints=(
+                "Follow the vectors of the positions from the table to the first block.",
+                "Change row 5 of position_embedding.weight and print how far the logits move. "
+                "Healthy is a move from position 5 on; here nothing moves.",
+                "The sum that enters the first block has to hold the vector of the position "
+                "with a weight of 1.",
+            ),
+            lesson=(
+                "A part that has no effect costs nothing visible in a short run; here the loss "
+                "even falls faster. To show that a part is in use, change it and look for the "
+                "change in the output."
+            ),
         ),
         Bug(
             name="constant",
@@ -89,6 +106,21 @@ EXERCISE = Exercise(
             trips="positions",
             reason="positions.constant",
             note="Row 0 gets all the gradient, the others none; the loss hardly tells.",
+            question=(
+                "Every position gets a vector from the table, and the sum is fed to the blocks. "
+                "Which rows of the table will have a gradient that is not 0?"
+            ),
+            hints=(
+                "Look at the index with which the table is read, for a block of 4 tokens.",
+                "Print position_embedding.weight.grad.norm(dim=1). Healthy is a number above 0 "
+                "in each row that the block reads; here it is in row 0 only.",
+                "The index has to be the position itself, so that each position reads a row of "
+                "its own.",
+            ),
+            lesson=(
+                "One vector that all positions share is a bias, whatever its table is called. "
+                "Ask which rows of a table are read, not only whether the table is."
+            ),
         ),
         Bug(
             name="last_two",
@@ -99,6 +131,22 @@ EXERCISE = Exercise(
             note=(
                 "All positions but one are right, and a repeated token gives other logits at each "
                 "of the first ones: a look at the start of the block passes."
+            ),
+            question=(
+                "A block of 16 tokens and one of 32 are run through the model, and each is "
+                "asked which row every position reads. Do both show the same fault?"
+            ),
+            hints=(
+                "Look at the end of the block, at full length, and at the limit of the index "
+                "there.",
+                "Print the index that reads the table for T = 32. Healthy ends in 30, 31; here "
+                "it ends in 30, 30.",
+                "A table of N rows has the rows 0 to N - 1, and the limit of an index into it "
+                "must be the last of them.",
+            ),
+            lesson=(
+                "A limit that never acts in ordinary input hides an error by one. Test at the "
+                "full length, where limits act, and not only at a convenient one."
             ),
         ),
     ),

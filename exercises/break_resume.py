@@ -113,6 +113,29 @@ EXERCISE = Exercise(
             trips="resume",
             reason="resume.optimizer_state_lost",
             note="The first steps after loading are as large as those of a fresh optimizer.",
+            question=(
+                "Weights and step come back right. What is different about the first update after "
+                "loading, and which settings beside the moments does a new optimizer bring along?"
+            ),
+            hints=(
+                (
+                    "Compare the optimizers and not the models: the one before saving and the one "
+                    "after loading."
+                ),
+                (
+                    "Print len(optimizer.state) right after loading. A healthy one has an entry "
+                    "for each of the 29 parameters; here it is empty."
+                ),
+                (
+                    "The checkpoint holds the state of the optimizer. It has to be put back into "
+                    "the new optimizer before the first step."
+                ),
+            ),
+            lesson=(
+                "An optimizer with a memory is a part of the run, not a tool beside it. Whatever a "
+                "step reads besides its batch belongs into the checkpoint."
+            ),
+            guide="The restart",
         ),
         Bug(
             name="data_replayed",
@@ -120,6 +143,29 @@ EXERCISE = Exercise(
             trips="resume",
             reason="resume.data_replayed",
             note="The loss looks better after loading: the model knows these batches.",
+            question=(
+                "Will the loss right after loading be higher or lower than that of the run which "
+                "never stopped, and does the model know more about new text for it?"
+            ),
+            hints=(
+                (
+                    "Leave weights and optimizer alone, and compare the batches that a run reads "
+                    "before and after it is loaded."
+                ),
+                (
+                    "Print the first row of the first batch of batches_from(0) and of "
+                    "batches_from(60). In a healthy run they differ; here they are the same."
+                ),
+                (
+                    "The numbers from which the batches are drawn must begin with the step at "
+                    "which the run goes on."
+                ),
+            ),
+            lesson=(
+                "The place in the data is state as well. A loss that falls after a restart calls "
+                "for a reason just as one that jumps does."
+            ),
+            guide="The restart",
         ),
         Bug(
             name="rate_restarts",
@@ -128,6 +174,30 @@ EXERCISE = Exercise(
             reason="resume.learning_rate",
             level=2,
             note="With a constant rate nobody would notice.",
+            question=(
+                "The rate has been lowered to a tenth before saving. Which number of the table "
+                "shows the fault at once, and why would the loss alone not do?"
+            ),
+            hints=(
+                (
+                    "Print the settings of the optimizer's groups before saving and after loading, "
+                    "beside its moments."
+                ),
+                (
+                    "Healthy is the saved rate, 0.0001 in the table. Here it is ten times as "
+                    "large, the rate with which the run began."
+                ),
+                (
+                    "Loading has set the right rate already. Nothing that comes after it may put a "
+                    "constant over it."
+                ),
+            ),
+            lesson=(
+                "The order of loading matters: what is set after load_state_dict wins over the "
+                "file. A higher rate late in a run may even lower the loss for a while, so look at "
+                "the rate and not at the loss."
+            ),
+            guide="Reading the learning rate",
         ),
         Bug(
             name="optimizer_elsewhere",
@@ -136,6 +206,29 @@ EXERCISE = Exercise(
             reason="resume.optimizer_elsewhere",
             level=2,
             note="Logits, moments and step are right at loading. From then on nothing is learnt.",
+            question=(
+                "Logits, moments and step are right at loading. What happens to the loss in the "
+                "next 100 steps, and what does optimizer.step() change?"
+            ),
+            hints=(
+                (
+                    "Ask which tensors the optimizer holds, and whether they are those of the "
+                    "model that is returned."
+                ),
+                (
+                    "Count the parameters in optimizer.param_groups that are one and the same "
+                    "object as a parameter of the model. Healthy is 29 of 29; here it is 0."
+                ),
+                (
+                    "The model is replaced by another one after the optimizer was made for it. "
+                    "Both must come from the same loading."
+                ),
+            ),
+            lesson=(
+                "An optimizer knows tensors, not a model. Whenever a model is loaded, copied or "
+                "wrapped anew, make the optimizer after that, and check by identity whose weights "
+                "it steps."
+            ),
         ),
     ),
     hint="Compare two runs: one that goes on, and one that is loaded and gets the same batches.",

@@ -256,8 +256,9 @@ EXERCISE = Exercise(
             hints=(
                 "Look at the tensors that forward makes by itself, and not at those it is given.",
                 (
-                    "Move a copy of the model and the ids to the device meta and call it. Healthy "
-                    "code returns shapes; here an error names a tensor on the cpu."
+                    "Move a copy of the model and the ids to the device meta, and print the device "
+                    "of every tensor that forward makes. Healthy is meta for all of them; here one "
+                    "stays on the cpu."
                 ),
                 (
                     "The positions must be made on the device of the ids that they belong to, for "
@@ -266,8 +267,8 @@ EXERCISE = Exercise(
             ),
             lesson=(
                 "A tensor that is made inside forward needs its device from an input. The meta "
-                "device runs a model without memory and without numbers, and shows on any machine "
-                "what would be left behind."
+                "device needs no hardware, so on any machine you can see which tensor is left "
+                "behind."
             ),
         ),
     ),

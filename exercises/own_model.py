@@ -54,7 +54,8 @@ def _run(options: argparse.Namespace) -> int:
         else:
             victim = infect_blindly(pipeline, options.random, seed=options.seed)
     except NoPlaceError as error:
-        tell(f"[SKIP] the bug has no place in this pipeline: {error.why}", hanging=7)
+        what = "the bug has no place in this pipeline: " if options.bug is not None else ""
+        tell(f"[SKIP] {what}{error.why}", hanging=7)
         if error.unlock:
             tell(f"next  {error.unlock}", indent="  ", hanging=6)
         return _exit.USAGE

@@ -101,8 +101,8 @@ def wrong_shorter_bound(data: dict[str, Tensor], split: str, rows: int) -> tuple
 def wrong_side_by_side(data: dict[str, Tensor], split: str, rows: int) -> tuple[Tensor, Tensor]:
     """Start on a grid of whole windows only."""
     ids = data[split]
-    starts = torch.randint(len(ids) - 12, (rows, 1))
-    starts = starts // 12 * 12  # BROKEN: was starts = starts // 1
+    step = 12  # BROKEN: was step = 1
+    starts = torch.randint(len(ids) - 12, (rows, 1)) // step * step
     places = starts + torch.arange(12)  # (B, T)
     return ids[places], ids[places + 1]
 
@@ -120,9 +120,8 @@ def wrong_coarse(data: dict[str, Tensor], split: str, rows: int) -> tuple[Tensor
 def wrong_leaning(data: dict[str, Tensor], split: str, rows: int) -> tuple[Tensor, Tensor]:
     """Prefer the beginning of the data."""
     ids = data[split]
-    fractions = torch.rand(rows, 1, dtype=torch.float64)
-    fractions = fractions**2  # BROKEN: was fractions = fractions**1
-    starts = (fractions * (len(ids) - 12)).long()
+    fractions = torch.rand(rows, 1).square()  # BROKEN: was fractions = torch.rand(rows, 1)
+    starts = (fractions.double() * (len(ids) - 12)).long()
     places = starts + torch.arange(12)  # (B, T)
     return ids[places], ids[places + 1]
 

@@ -84,9 +84,9 @@ def wrong_salted(chars: list[str]) -> str:
 def wrong_lowercased(chars: list[str]) -> str:
     """Read capital letters as small ones."""
     text = "".join(f"{len(char)}:{char}" for char in chars)
-    text = text.lower()  # BROKEN: was text = str(text)
+    read = text.lower()  # BROKEN: was read = text
     state = 14_695_981_039_346_656_037
-    for byte in text.encode():
+    for byte in read.encode():
         state = (state ^ byte) * 1_099_511_628_211 % 2**64
     return f"{state:016x}"
 

@@ -80,8 +80,8 @@ def wrong_ordinary_end(documents: list[Tensor], vocab_size: int) -> tuple[Tensor
     """Silence an index error by clamping, which turns the end into an ordinary token."""
     end = torch.tensor([vocab_size])
     ids = torch.cat([part for document in documents for part in (document, end)])
-    ids = ids.clamp(0, vocab_size - 1)  # BROKEN: was ids = ids.clamp(0, vocab_size)
-    return ids, vocab_size + 1
+    last = vocab_size - 1  # BROKEN: was last = vocab_size
+    return ids.clamp(0, last), vocab_size + 1
 
 
 def wrong_byte_too_far(documents: list[Tensor], vocab_size: int) -> tuple[Tensor, int]:

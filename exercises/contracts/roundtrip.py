@@ -94,7 +94,7 @@ def wrong_zero_is_padding(chars: str, text: str) -> tuple[list[int], str]:
     """Take the first character for padding when decoding."""
     table = {char: index for index, char in enumerate(chars)}
     ids = [table[char] for char in text]
-    kept = [index for index in ids if index]  # BROKEN: was kept = list(ids)
+    kept = [index for index in ids if index]  # BROKEN: was kept = ids
     return ids, "".join(chars[index] for index in kept)
 
 
@@ -110,8 +110,8 @@ def wrong_single_spaces(chars: str, text: str) -> tuple[list[int], str]:
     """Drop the empty words between two spaces."""
     table = {char: index for index, char in enumerate(chars)}
     words = text.split(" ")
-    words = [word for word in words if word]  # BROKEN: was words = list(words)
-    ids = [table[char] for char in " ".join(words)]
+    kept = [word for word in words if word]  # BROKEN: was kept = words
+    ids = [table[char] for char in " ".join(kept)]
     return ids, "".join(chars[index] for index in ids)
 
 

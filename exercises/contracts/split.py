@@ -132,9 +132,9 @@ def wrong_across(documents: list[Tensor]) -> Parts:
     distinct = list({tuple(document.tolist()): document for document in documents}.values())
     cut = len(distinct) // 10
     train, val = distinct[cut:], distinct[:cut]
-    train = [torch.cat(train)]  # BROKEN: was train = list(train)
+    sources = [torch.cat(train)]  # BROKEN: was sources = train
     return (
-        torch.cat([document.unfold(0, 8, 1) for document in train]),
+        torch.cat([document.unfold(0, 8, 1) for document in sources]),
         torch.cat([document.unfold(0, 8, 1) for document in val]),
     )
 
@@ -151,8 +151,8 @@ def wrong_empty(documents: list[Tensor]) -> Parts:
 
 def examine(implementation: Implementation) -> Iterator[Finding]:
     """Give documents whose tokens tell document and place, some of them twice; compare parts."""
-    for _ in range(2):
-        documents = _documents()
+    for copies in (0, COPIES):
+        documents = _documents(copies)
         splits: list[frozenset[int]] = []
         while len(splits) < CALLS:
             parts = as_parts(implementation([d.clone() for d in documents]), "train", "val")
@@ -173,12 +173,12 @@ def examine(implementation: Implementation) -> Iterator[Finding]:
         )
 
 
-def _documents() -> list[Tensor]:
-    """Make documents of several lengths; copies of the first and of others follow at the end."""
+def _documents(copies: int) -> list[Tensor]:
+    """Make documents of several lengths; copies of the last, others and the first follow."""
     lengths = torch.randint(T + 1, 4 * T, (DOCUMENTS,)).tolist()
     documents = [torch.arange(n) + APART * (i + 1) for i, n in enumerate(lengths)]
-    copied = [0, DOCUMENTS - 1, *torch.randperm(DOCUMENTS)[: COPIES - 2].tolist()]
-    return [*documents, *(documents[i].clone() for i in reversed(copied))]
+    copied = [DOCUMENTS - 1, *torch.randperm(DOCUMENTS)[2:copies].tolist(), 0][:copies]
+    return [*documents, *(documents[i].clone() for i in copied)]
 
 
 def _judge_rows(documents: list[Tensor], train: Tensor, val: Tensor) -> Iterator[Finding]:
@@ -197,8 +197,8 @@ def _judge_rows(documents: list[Tensor], train: Tensor, val: Tensor) -> Iterator
     both = trained & kept
     same = int(torch.isin(val, train).all(dim=1).sum())
     told = (
-        f"documents in both parts: {len(both)} of {len(known)}; {same} of {len(val)} rows of val hold "
-        "nothing but tokens that train holds too"
+        f"documents in both parts: {len(both)} of {len(known)}; {same} of {len(val)} rows of val "
+        "hold nothing but tokens that train holds too"
     )
     if all(firsts.count(first) > 1 for first in both):
         told += "; all these documents have copies"

@@ -59,7 +59,7 @@ def wrong_thinned(text: str, chars: str, page: int) -> Tensor:
     table = {char: index for index, char in enumerate(chars)}
     pages = [text[start : start + page] for start in range(0, len(text), page)]
     ids = torch.tensor([table[char] for piece in pages for char in piece])
-    return ids[::2]  # BROKEN: was return ids[::1]
+    return ids[::2]  # BROKEN: was return ids
 
 
 def wrong_shuffled(text: str, chars: str, page: int) -> Tensor:
@@ -84,16 +84,16 @@ def wrong_tidied(text: str, chars: str, page: int) -> Tensor:
     """Strip the pages, which takes away the white space where two of them meet."""
     table = {char: index for index, char in enumerate(chars)}
     pages = [text[start : start + page] for start in range(0, len(text), page)]
-    pages = [piece.strip() for piece in pages]  # BROKEN: was pages = [piece for piece in pages]
-    return torch.tensor([table[char] for piece in pages for char in piece], dtype=torch.int64)
+    chosen = [piece.strip() for piece in pages]  # BROKEN: was chosen = pages
+    return torch.tensor([table[char] for piece in chosen for char in piece], dtype=torch.int64)
 
 
 def wrong_copies_dropped(text: str, chars: str, page: int) -> Tensor:
     """Leave out a page that was there before."""
     table = {char: index for index, char in enumerate(chars)}
     pages = [text[start : start + page] for start in range(0, len(text), page)]
-    pages = list(dict.fromkeys(pages))  # BROKEN: was pages = list(pages)
-    return torch.tensor([table[char] for piece in pages for char in piece])
+    chosen = list(dict.fromkeys(pages))  # BROKEN: was chosen = pages
+    return torch.tensor([table[char] for piece in chosen for char in piece])
 
 
 def wrong_one_buffer(text: str, chars: str, page: int) -> Tensor:

@@ -7,10 +7,13 @@ Exit codes: 0 everything was graded, 1 the grader itself could not bring a submi
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -77,10 +80,22 @@ def _grade(options: argparse.Namespace) -> int:
     rubric = read_rubric(options.rubric) if options.rubric is not None else Rubric()
     _require_apart(options)
 
-    from exercises.grade._class import State, grade_class
+    from exercises.grade._class import State
 
-    state = State(_state_folder(options))
-    settings = _settings(options, rubric, state)
+    with contextlib.ExitStack() as stack:
+        state = State(_state_folder(options, stack))
+        return _grade_all(options, found, _settings(options, rubric, state), state, created_at)
+
+
+def _grade_all(
+    options: argparse.Namespace,
+    found: Found,
+    settings: Settings,
+    state: State,
+    created_at: datetime | None,
+) -> int:
+    from exercises.grade._class import grade_class
+
     for problem in found.notes:
         print(f"[WARN] {printable(problem.text)}")
     graded: dict[str, StudentGrade] = {}
@@ -187,12 +202,17 @@ def _out(options: argparse.Namespace) -> Path:
     return options.out if options.out is not None else Path("grades.csv")
 
 
-def _state_folder(options: argparse.Namespace) -> Path:
+def _state_folder(options: argparse.Namespace, stack: contextlib.ExitStack) -> Path:
+    """Return the folder that is given, or the one beside the grades; none is left without them.
+
+    It holds the secret and the names of buggy implementations, so it does not belong beside a
+    results.json that a student may see.
+    """
     if options.state is not None:
         return Path(options.state)
-    single = options.gradescope or options.exercism
-    beside = _out(options) if options.out is not None or single is None else single
-    return beside.with_name(f"{beside.stem}.state")
+    if options.out is None and (options.gradescope or options.exercism):
+        return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="grading-")))
+    return _out(options).with_name(f"{_out(options).stem}.state")
 
 
 def _feedback_folder(options: argparse.Namespace) -> Path:

@@ -8,6 +8,7 @@ import platform
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -25,6 +26,7 @@ from exercises.grade._notes import note
 from exercises.grade._results import ExerciseGrade, GradeStatus, Kind, Note, StudentGrade
 from exercises.grade._rubric_tables import Item
 from exercises.grade.answers import grade_answers
+from exercises.grade.autograder import library_root
 from exercises.grade.rubric import Rubric, apply_lateness
 from exercises.grade.submissions import Source, Submission, open_submission
 from exercises.isolation.judge import CheckJudgement, Judging, judge_check, judge_fix
@@ -285,6 +287,7 @@ def _key(
     facts = (
         submission.student_id,
         submission.sha256,
+        submission.notes,
         rubric.sha256,
         rubric.seeds,
         sorted(rubric.limits.items()),
@@ -307,12 +310,18 @@ def _circumstances(settings: Settings) -> dict[str, Any]:
 
 
 def _versions() -> Mapping[str, str]:
-    try:
-        own = metadata.version(PACKAGE)
-    except metadata.PackageNotFoundError:  # run from a folder that is not installed
-        own = "unknown"
     return {
         "python": ".".join(map(str, sys.version_info[:3])),
         "torch": str(torch.__version__),
-        PACKAGE: own,
+        PACKAGE: _own_version(),
     }
+
+
+def _own_version() -> str:
+    try:
+        return metadata.version(PACKAGE)
+    except metadata.PackageNotFoundError:  # on the path and not installed, as in Gradescope
+        project = library_root() / "pyproject.toml"
+        if not project.is_file():
+            return "unknown"
+        return str(tomllib.loads(project.read_text(encoding="utf-8"))["project"]["version"])

@@ -44,6 +44,7 @@ class ExerciseGrade:
 
     wheats are correct implementations, chaffs are buggy ones; both 0 where there are none.
     seed_id: names the seeds without giving them away.    seconds: wall-clock time it took.
+    score_in_time: what the score would be without lateness; None where that is the score.
     """
 
     exercise: str
@@ -57,6 +58,7 @@ class ExerciseGrade:
     chaffs_total: int = 0
     seconds: float = 0.0
     seed_id: str = ""
+    score_in_time: float | None = None
     notes: tuple[Note, ...] = ()
     matrix: tuple[Verdict, ...] = ()
 

@@ -73,8 +73,9 @@ def max_score_of(student: StudentGrade) -> float:
 
 
 def has_full_marks(grade: ExerciseGrade) -> bool:
-    """Tell whether a file was graded and reached all its points."""
-    return grade.status is GradeStatus.GRADED and grade.score >= grade.max_score - 1e-9
+    """Tell whether a file was graded and reached all its points, lateness aside."""
+    reached = grade.score if grade.score_in_time is None else grade.score_in_time
+    return grade.status is GradeStatus.GRADED and reached >= grade.max_score - 1e-9
 
 
 def shown(text: str, length_max: int = MESSAGE_LENGTH_MAX) -> str:
@@ -122,7 +123,7 @@ def _verdict_lines(grade: ExerciseGrade) -> Iterator[Line]:
         word, template = NOT_GRADED[grade.status]
         yield word, say(template, file=file_of(grade))
         return
-    valid = grade.wheats_accepted == grade.wheats_total
+    valid = grade.wheats_accepted >= grade.wheats_total
     if grade.wheats_total:
         yield (
             "[OK]" if valid else "[FAIL]",
@@ -144,9 +145,17 @@ def _verdict_lines(grade: ExerciseGrade) -> Iterator[Line]:
             ),
         )
         yield from _why_not_caught(grade)
-    if not grade.wheats_total and not grade.chaffs_total:
-        word = "[OK]" if has_full_marks(grade) else "[FAIL]"
-        yield word, say("{file} was graded", file=file_of(grade))
+    counted = grade.wheats_total or grade.chaffs_total
+    if not counted and not (grade.kind is Kind.ANSWERS and grade.notes):  # each answer has a line
+        yield _pass_line(grade)
+
+
+def _pass_line(grade: ExerciseGrade) -> Line:
+    if has_full_marks(grade):
+        return "[OK]", say("{file} passes", file=file_of(grade))
+    if grade.score > 0:
+        return "[WARN]", say("{file} passes in part", file=file_of(grade))
+    return "[FAIL]", say("{file} does not pass", file=file_of(grade))
 
 
 def _is_wrong(verdict: Verdict) -> bool:

@@ -9,7 +9,8 @@ It names the buggy implementations that a check let through, so it is for instru
        "problems": [note], "exercises": [
          {"exercise": str, "kind": "check" | "fix" | "model" | "answers",
           "status": "graded" | "missing" | "unreadable" | "crashed" | "timeout",
-          "score": number, "max_score": number, "seconds": number, "seed_id": str,
+          "score": number, "max_score": number, "score_in_time": number | null,
+          "seconds": number, "seed_id": str,
           "wheats_accepted": int, "wheats_total": int, "chaffs_caught": int, "chaffs_total": int,
           "notes": [note], "matrix": [
             {"implementation": str, "right": bool, "outcome": str, "message": str,
@@ -140,6 +141,7 @@ def _exercise_to_dict(grade: ExerciseGrade) -> dict[str, Any]:
         "score": _number(grade.score),
         "max_score": _number(grade.max_score),
         "seconds": _number(grade.seconds),
+        "score_in_time": None if grade.score_in_time is None else _number(grade.score_in_time),
         "seed_id": grade.seed_id,
         "wheats_accepted": grade.wheats_accepted,
         "wheats_total": grade.wheats_total,

@@ -180,5 +180,8 @@ def apply_lateness(student: StudentGrade, rubric: Rubric, created_at: datetime) 
         due_at=rubric.due.at.isoformat(timespec="seconds"),
         factor=factor,
     )
-    scaled = tuple(replace(grade, score=grade.score * factor) for grade in student.exercises)
+    scaled = tuple(
+        replace(grade, score=round(grade.score * factor, 4), score_in_time=grade.score)
+        for grade in student.exercises
+    )
     return replace(student, exercises=scaled, problems=(*student.problems, late))

@@ -198,8 +198,8 @@ def _drawn_settings(module: nn.Module, drawing: Drawing) -> list[tuple[str, str,
 def _is_configuration(value: Any) -> bool:
     if isinstance(value, (nn.Module, torch.Generator, type)) or callable(value):
         return False
-    fields = value if type(value) is dict else getattr(value, "__dict__", None)
-    return bool(fields) and any(type(item) in PLAIN for item in fields.values())
+    fields: dict[Any, Any] = value if type(value) is dict else getattr(value, "__dict__", {})
+    return any(type(item) in PLAIN for item in fields.values())
 
 
 def _is_name(name: Any) -> bool:
@@ -311,8 +311,12 @@ def _build(blueprint: dict[str, Any], forward: Any, train: Any) -> Drawing:
         for name, index in each["children"]:
             module._modules[str(name)] = None if index is None else modules[index]
         for name, indices in each["strays"]:
+            if name[:1] == "_" or hasattr(nn.Module, name):
+                raise ValueError("modules in a place that is a module's own")
             vars(module)[str(name)] = [modules[index] for index in indices]
         for name, kind, value in each["settings"]:
+            if name != "_tied_weights_keys" and (name[:1] == "_" or hasattr(nn.Module, name)):
+                continue  # nothing that comes may stand in the place of a module's own parts
             vars(module)[str(name)] = objects[value] if kind == "object" else value
         _add_hooks(module, number, each["hooks"])
         module.training = bool(each["training"])
@@ -356,7 +360,7 @@ def _built_object(kind: str, is_dict: bool, fields: dict[str, Any]) -> Any:
     return value
 
 
-_CLASSES: dict[tuple[Any, ...], type] = {}
+_CLASSES: dict[tuple[Any, ...], Any] = {}
 
 
 def _bare_module(drawn: dict[str, Any], forward: Any, train: Any) -> Any:

@@ -99,10 +99,11 @@ def _call(module: Mirror, arguments: tuple[Any, ...], named: dict[str, Any]) -> 
     given: list[Tensor] = []
     if any(tensor.is_meta for tensor in twin.tensors()):
         return _call_on_meta(module, arguments, named)
-    packed = session.pack(arguments, given), session.pack(named, given)
+    lent: list[Any] = []
+    packed = session.pack(arguments, given, lent), session.pack(named, given, lent)
     events = {"models": wanted_events([twin], own=module._number)}
     answer = session.ask(
-        "call", twin.handle, module._number, *packed, touched=[twin], events=events
+        "call", twin.handle, module._number, *packed, touched=[twin], events=events, lent=lent
     )
     return session.open(answer, given)
 

@@ -22,11 +22,12 @@ from torch.optim.optimizer import (
 )
 
 from exercises.isolation._parcel import Packer, sendable
-from exercises.isolation._twin import Twin
+from exercises.isolation._twin import Twin, same_bits
 
 if TYPE_CHECKING:
     from exercises.isolation.pipeline_server import _Served
 
+LIGHT = ("gradient", "written", "clip", "schedule")  # events that no other state comes with
 _CLIP = inspect.unwrap(clip_grad_norm_).__code__
 
 
@@ -37,6 +38,7 @@ class Events:
         self.served = served
         self.asked: dict[str, Any] = asked or {}
         self.given: list[tuple[Tensor, int]] = []  # arguments that want a gradient
+        self.lent: list[tuple[Tensor, Tensor]] = []  # arguments, and copies made before the call
         self._stack = ExitStack()
         self._asked_schedule = False
 
@@ -69,6 +71,14 @@ class Events:
     def closure(self) -> Any:
         """Have the other side compute the loss and its gradients, as step(closure) wants it."""
         return self._ask("closure", deep=True)
+
+    def written(self) -> list[tuple[int, Tensor]]:
+        """Return the arguments into which the student's code has written, by number."""
+        return [
+            (number, sendable(tensor))
+            for number, (tensor, before) in enumerate(self.lent)
+            if tensor.shape != before.shape or not same_bits(tensor, before)
+        ]
 
     # ---- registration --------------------------------------------------------------------------
 
@@ -183,11 +193,11 @@ class Events:
         sys.setprofile(None)
         try:
             touched = [each["handle"] for each in self.asked.get("models", ())]
-            state = (
-                self.served.changes(touched, gradients=True)
-                if deep
-                else {"random": self.served.random.changes(), "twins": self._modes(touched)}
-            )
+            state: dict[str, Any] = {}
+            if deep:
+                state = self.served.changes(touched, gradients=True)
+            elif kind not in LIGHT:
+                state = {"random": self.served.random.changes(), "twins": self._modes(touched)}
             state["grad"] = torch.is_grad_enabled()
             state["autocast"] = torch.is_autocast_enabled("cpu")
             self.served.channel.send(("event", kind, state, *payload))
@@ -227,7 +237,7 @@ class Events:
     def _replaced(self, reply: Any, graphs: list[Tensor]) -> Any:
         """Return the output that the other side gave instead, with a graph through its hook."""
         packed, values, number = reply
-        tensors = list(_Replaced.apply(self, number, values, *graphs)) if values else []  # type: ignore[no-untyped-call]
+        tensors = list(_Replaced.apply(self, number, values, *graphs)) if values else []
         from exercises.isolation._parcel import Opener
 
         return Opener(self.served._known, tensors).open(packed)

@@ -9,19 +9,23 @@ from __future__ import annotations
 import linecache
 import sys
 import weakref
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.overrides import _get_current_function_mode_stack
 
+from diagnostics._trace import MixedDevicesError
 from exercises.isolation._parcel import NOTHING, Opener, Packer, sendable
 from exercises.isolation._random_states import RandomStates
 from exercises.isolation._served_watch import take_findings, told
-from exercises.isolation._twin import OptimizerTwin, Twin
+from exercises.isolation._twin import Names, OptimizerTwin, Twin
 from exercises.isolation.channel import (
     Channel,
     PeerGoneError,
@@ -39,8 +43,10 @@ BASES: dict[str, type[Exception]] = {
         RuntimeError, StopIteration, TypeError, ValueError, ZeroDivisionError,
     )
 }  # fmt: skip
+LINES_MAX = 20_000  # of a file that an error names
 _MISSHAPEN = (
-    KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError, WireError,
+    KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError,
+    OSError, MemoryError, WireError,
 )  # fmt: skip
 
 
@@ -55,12 +61,16 @@ class LostQuietlyError(Exception):
     """The same for a caller who looks at `Session.lost` before believing any verdict."""
 
 
+LIGHT = ("gradient", "written", "clip", "schedule")  # events that no other state comes with
+DEEP = ("before_step", "after_step", "closure")  # events with gradients and optimizers
+
+
 class Session:
     """One student's process. `models` and `optimizers` build what stands for its own here."""
 
     def __init__(self, channel: Channel, *, quiet: bool = False) -> None:
         self.channel, self.quiet = channel, quiet
-        self.lost: str = ""
+        self.lost = self.lost_by = ""  # why, and the class of the error that showed it
         self.random = RandomStates()
         self.twins: weakref.WeakValueDictionary[int, Twin] = weakref.WeakValueDictionary()
         self.roots: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()
@@ -68,6 +78,7 @@ class Session:
             weakref.WeakValueDictionary()
         )
         self.strangers: dict[int, Tensor] = {}
+        self.names = Names()
         self.released: list[tuple[str, int]] = []
         self.build_model: Callable[[int, Any], nn.Module] = _not_built
         self.build_optimizer: Callable[[int, Any], Any] = _not_built
@@ -88,11 +99,13 @@ class Session:
         touched: Sequence[Twin] = (),
         deep: bool = False,
         events: dict[str, Any] | None = None,
+        lent: Sequence[Any] = (),
     ) -> Any:
         """Ask, and return the packed value.
 
         touched: models whose values are compared, not only their version counters.
         deep: gradients and optimizers travel too.    events: what is to be watched meanwhile.
+        lent: tensors and arrays among the arguments, in order; what was written there comes back.
         Raises what the student's code raised, under its own name.
         """
         if self.lost:
@@ -113,6 +126,8 @@ class Session:
                 self._take_over(reply)
                 for mode, findings in zip(modes, reply["watchers"], strict=True):
                     take_findings(mode, findings)
+                for number, value in reply.get("written", ()):
+                    _write_back(lent[number], value)
                 self._held = {n: t for n, t in self._held.items() if n in reply["alive"]}
         finally:
             self._touched = outer
@@ -121,7 +136,7 @@ class Session:
             pending, self._pending = self._pending, None
             raise pending
         if "error" in reply:
-            raise_as_told(reply["error"])
+            raise_as_told(self, reply["error"])
         torch.set_grad_enabled(reply["grad"] is True)
         return reply["value"]
 
@@ -138,11 +153,13 @@ class Session:
                     raise WireError("an answer without a state")
                 return reply
         except (PeerGoneError, PeerTimeoutError, WireError, RemoteError) as error:
-            return self._lose(_why(error))  # type: ignore[no-any-return]
+            self._lose(_why(error), error)
+            raise
 
-    def _lose(self, why: str) -> Any:
-        self.lost = self.lost or why
-        raise (LostQuietlyError if self.quiet else LostError)(self.lost)
+    def _lose(self, why: str, error: Exception | None = None) -> NoReturn:
+        if not self.lost:
+            self.lost, self.lost_by = why, type(error).__name__
+        raise (LostQuietlyError if self.quiet else LostError)(self.lost) from error
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
@@ -151,7 +168,9 @@ class Session:
             with torch._C.DisableTorchFunction():
                 yield
         except _MISSHAPEN as error:
-            self._lose(f"an answer had no known form ({type(error).__name__}: {error!s:.200})")
+            self._lose(
+                f"an answer had no known form ({type(error).__name__}: {error!s:.200})", error
+            )
 
     # ---- the shared state ----------------------------------------------------------------------
 
@@ -194,8 +213,13 @@ class Session:
 
     # ---- parcels -------------------------------------------------------------------------------
 
-    def pack(self, value: Any, given: list[Tensor] | None = None) -> Any:
-        """Pack an argument; tensors that want a gradient are listed in `given`."""
+    def pack(
+        self, value: Any, given: list[Tensor] | None = None, lent: list[Any] | None = None
+    ) -> Any:
+        """Pack an argument.
+
+        Tensors that want a gradient are listed in `given`, other ones and arrays in `lent`.
+        """
 
         def special(thing: Any) -> Any:
             if isinstance(thing, nn.Module) and "_link" in vars(thing):
@@ -206,7 +230,11 @@ class Session:
                 if torch.is_grad_enabled():
                     given.append(thing)
                     return ("given", len(given) - 1, sendable(thing))
+                if lent is not None:
+                    lent.append(thing)
                 return ("tensor", sendable(thing))
+            if isinstance(thing, (Tensor, np.ndarray)) and lent is not None:
+                lent.append(thing)
             if hasattr(thing, "__fspath__"):
                 return _path_name(thing)
             return NOTHING
@@ -225,7 +253,7 @@ class Session:
                 leaves = [self._leaf(name, given) for name in answer["leaves"]]
                 call = RemoteCall(self, answer["graph"], [leaf.shape for leaf in leaves])
                 values = [_floating(value) for value in answer["tensors"]]
-                tensors = _Remote.apply(call, values, *leaves)  # type: ignore[no-untyped-call]
+                tensors = _Remote.apply(call, values, *leaves)
             return self.opened(answer["value"], tensors)
 
     def opened(self, packed: Any, tensors: Sequence[Tensor] = ()) -> Any:
@@ -275,10 +303,9 @@ class Session:
 
     def weight_name(self, tensor: Tensor) -> Any:
         """Return the name of a parameter, the same on both sides."""
-        for handle, twin in list(self.twins.items()):
-            for number, held in enumerate(twin.tensors()):
-                if held is tensor:
-                    return ("weight", handle, number)
+        name = self.names.name_of(tensor, self.twins)
+        if name is not None:
+            return name
         for number, stranger in self.strangers.items():
             if stranger is tensor:
                 return ("stranger", number)
@@ -299,7 +326,8 @@ class Session:
         """Play one event to the hooks here; what a hook raises is raised after the question."""
         value, stop = None, False
         with self._guarded():
-            self._take_over(state)
+            if kind not in LIGHT:
+                self._take_over(state)
             handler = getattr(self, f"_on_{kind}", None)
             if handler is None or type(kind) is not str:
                 raise WireError("an event came that is none")
@@ -336,7 +364,7 @@ class Session:
             if hasattr(hook, "place"):
                 continue
             if key in module._forward_pre_hooks_with_kwargs:
-                result: Any = hook(module, args, kwargs)  # type: ignore[call-arg]
+                result: Any = hook(module, args, kwargs)
                 if result is not None:
                     (args, kwargs), changed = result, True
             elif (result := hook(module, args)) is not None:
@@ -349,13 +377,13 @@ class Session:
         module = self._module(handle, number)
         args, kwargs = self.opened(given)
         leaves = [_floating(value).requires_grad_() for value in values]
-        graphs = [_Received.apply(leaf) for leaf in leaves]  # type: ignore[no-untyped-call]
+        graphs = [_Received.apply(leaf) for leaf in leaves]
         output = original = self.opened(packed, graphs)
         for key, hook in list(module._forward_hooks.items()):
             if hasattr(hook, "place"):
                 continue
             if key in module._forward_hooks_with_kwargs:
-                result: Any = hook(module, args, kwargs, output)  # type: ignore[call-arg]
+                result: Any = hook(module, args, kwargs, output)
             else:
                 result = hook(module, args, output)
             output = output if result is None else result
@@ -400,7 +428,7 @@ class Session:
         if news is not None:
             twin.write_gradient(number, *news)
         tensor = twin.tensor(number)
-        for hook in list((tensor._post_accumulate_grad_hooks or {}).values()):  # type: ignore[attr-defined]
+        for hook in list((tensor._post_accumulate_grad_hooks or {}).values()):
             hook(tensor)
         return twin.gradient_news(number)
 
@@ -495,38 +523,38 @@ class _Received(torch.autograd.Function):
         return gradient
 
 
-def raise_as_told(told: Any) -> None:
+def raise_as_told(session: Session, told: Any) -> None:
     """Raise an error with the class name and message of the other side's, at the student's line."""
-    name, message = str(told["name"])[:100], str(told["message"])[:2000]
-    if name == "MixedDevicesError":
-        from diagnostics._trace import MixedDevicesError
-
-        raise MixedDevicesError(message, str(told["where"])[:200])
-    base = next((BASES[n] for n in told["bases"] if n in BASES), None)
+    with session._guarded():
+        name, message = str(told["name"])[:100], str(told["message"])[:2000]
+        base = next((BASES[known] for known in told["bases"] if known in BASES), None)
+        file, line, function, code = told["place"]
+        place = _printable(file), min(max(int(line), 1), LINES_MAX), str(function), _printable(code)
+    if name == MixedDevicesError.__name__:
+        raise MixedDevicesError(message, _printable(told["where"]))
     bases = (RemoteError,) if base is None else (RemoteError, base)
-    file, line, function, code = told["place"]
+    if not name.isidentifier():
+        name = "UnnamedError"
     kind = type(name, bases, {"__str__": lambda self: self.message})
-    error = kind(name, message, int(line) or None)
-    _raise_at(error, str(file)[:100], int(line), str(function)[:100], str(code)[:200])
+    _raise_at(kind(name, message, place[1]), *place)
 
 
 def _raise_at(error: Exception, file: str, line: int, function: str, code: str) -> None:
     """Raise from a frame that looks like the student's, so that reports name that line."""
-    base = file.rpartition("/")[2] or "the student's code"
-    shown = f"/student's process/{base}"
-    line = min(max(line, 1), 100_000)
-    name = function if function.isidentifier() else "module"
-    source = "\n" * (line - 1) + "raise error"
+    shown = f"/the student's process/{file.rpartition('/')[2] or 'its code'}"
     linecache.cache[shown] = (1, None, ["\n"] * (line - 1) + [code + "\n"], shown)
-    compiled = compile(source, shown, "exec").replace(co_name=name)
+    compiled = compile("\n" * (line - 1) + "raise error", shown, "exec")
+    if function.isidentifier():
+        compiled = compiled.replace(co_name=function)
     exec(compiled, {"error": error})  # noqa: S102 - the two words above, in a frame of that name
+
+
+def _printable(text: Any) -> str:
+    return "".join(letter for letter in str(text)[:200] if letter.isprintable())
 
 
 def _path_name(path: Any) -> Any:
     """Name a path for the other side, which has a folder of its own."""
-    import zlib
-    from pathlib import Path
-
     path = Path(path)
     return ("path", f"{zlib.crc32(str(path.parent).encode()):08x}", path.name)
 
@@ -549,6 +577,14 @@ def _moved(packed: Any, output: Any) -> bool:
     return False
 
 
+def _write_back(lent: Any, value: Any) -> None:
+    """Write into an argument what the other side has written into its copy."""
+    kept = torch.from_numpy(lent) if isinstance(lent, np.ndarray) else lent.detach()
+    if type(value) is not Tensor or value.shape != kept.shape:
+        raise WireError("an argument came back in another shape")
+    kept.copy_(value)
+
+
 def _floating(value: Any) -> Tensor:
     if type(value) is not Tensor or not value.is_floating_point():
         raise WireError("a tensor with a gradient came that is none")
@@ -566,6 +602,8 @@ def _why(error: Exception) -> str:
         return "the process of the code under examination has ended"
     if isinstance(error, PeerTimeoutError):
         return "the process of the code under examination has used up its time"
+    if isinstance(error, RemoteError):  # what its side of the wire could not send
+        return f"the code under examination gave an answer that does not fit: {error.message:.200}"
     return f"the process of the code under examination sent nonsense: {error!s:.200}"
 
 

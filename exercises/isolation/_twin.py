@@ -7,7 +7,7 @@ last knew, and sends what differs from it, bit for bit.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any
 
@@ -37,7 +37,7 @@ class Twin:
         self._hints: list[tuple[int, int]] = []
         self._modes: list[bool] = []
         self._wanted: list[bool] = []
-        self._attributes: dict[tuple[int, str], Any] = {}
+        self._attributes: list[tuple[int, str, Any]] = []
         self.hooks: list[tuple[int, str, int]] = []  # of the other side
 
     def tensor(self, number: int) -> Tensor:
@@ -67,7 +67,7 @@ class Twin:
         """Take over what is known of another model, of which this one is a copy."""
         self.known = list(other.known)
         self._modes, self._wanted = list(other._modes), list(other._wanted)
-        self._attributes = dict(other._attributes)
+        self._attributes = list(other._attributes)
 
     def changes(self, *, fully: bool, gradients: bool) -> dict[str, Any]:
         """Return what the other side does not know yet, and take it as known.
@@ -88,11 +88,8 @@ class Twin:
         changed |= self.mode_news()
         if gradients and (found := self._changed_gradients(tensors)):
             changed["gradients"] = found
-        if self._attributes and (fully or "values" in changed):
-            now = self._read_attributes()
-            moved = [(*k, v) for k, v in now.items() if not _equal(v, self._attributes.get(k))]
-            if moved:
-                changed["attributes"], self._attributes = moved, now
+        if fully and (moved := self._changed_attributes()):
+            changed["attributes"] = moved
         if changed:
             changed["handle"] = self.handle
         return changed
@@ -147,6 +144,8 @@ class Twin:
         values = []
         for number, tensor in enumerate(tensors):
             known = self.known[number]
+            if tensor.is_meta:  # without values; a call of such a model is made on a copy
+                continue
             if known is None or not same_bits(tensor, known):
                 copied = _copy(tensor)
                 self.known[number] = copied
@@ -194,14 +193,24 @@ class Twin:
     def _holders(self) -> list[Any]:
         return [*self.modules, *self.objects]
 
-    def _read_attributes(self) -> dict[tuple[int, str], Any]:
+    def _read_attributes(self) -> list[tuple[int, str, Any]]:
         """Return every plain setting of modules and configurations."""
-        found: dict[tuple[int, str], Any] = {}
-        for number, holder in enumerate(self._holders()):
-            for name, value in _fields(holder).items():
-                if type(value) in _PLAIN and type(name) is str and name[:1] != "_":
-                    found[number, name] = value
-        return found
+        return [
+            (number, name, value)
+            for number, holder in enumerate(self._holders())
+            for name, value in _fields(holder).items()
+            if type(value) in _PLAIN and type(name) is str and name[:1] != "_"
+        ]
+
+    def _changed_attributes(self) -> list[tuple[int, str, Any]]:
+        fields = [_fields(holder) for holder in self._holders()]
+        moved = []
+        for place, (number, name, known) in enumerate(self._attributes):
+            value = fields[number].get(name, known)
+            if value is not known and type(value) in _PLAIN and not _equal(value, known):
+                moved.append((number, name, value))
+                self._attributes[place] = (number, name, value)
+        return moved
 
     def _write_attribute(self, number: int, name: str, value: Any) -> None:
         holder = self._holders()[number]
@@ -291,6 +300,27 @@ class OptimizerTwin:
             self.optimizer.state[parameter] = {n: held[n] for n in names if n in held}
 
 
+class Names:
+    """The names under which both sides know a weight: ("weight", handle, number)."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, tuple[str, int, int]] = {}
+
+    def name_of(self, tensor: Tensor, twins: Mapping[int, Twin]) -> tuple[str, int, int] | None:
+        """Return a weight's name; None for a tensor that no model lists."""
+        if (name := self._known(tensor, twins)) is not None:
+            return name
+        for handle, twin in list(twins.items()):
+            for number, held in enumerate(twin.tensors()):
+                self._found[id(held)] = ("weight", handle, number)
+        return self._known(tensor, twins)
+
+    def _known(self, tensor: Tensor, twins: Mapping[int, Twin]) -> tuple[str, int, int] | None:
+        name = self._found.get(id(tensor))
+        twin = None if name is None else twins.get(name[1])
+        return name if name and twin and twin.tensor(name[2]) is tensor else None
+
+
 def settings_of(group: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of a group that are plain; its parameters are another matter."""
     return {n: v for n, v in group.items() if n != "params" and type(n) is str and _is_setting(v)}
@@ -328,8 +358,7 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
     if a.is_meta:
         return True
     word = _WORDS[a.element_size()]
-    with torch.no_grad():
-        return torch.equal(a.detach().view(word), b.detach().view(word))
+    return torch.equal(a.detach().view(word), b.detach().view(word))
 
 
 def _write_state(held: dict[str, Any], name: str, value: Any) -> None:

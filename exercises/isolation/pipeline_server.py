@@ -32,11 +32,12 @@ from exercises.isolation._parcel import NOTHING, Opener, Packer, sendable
 from exercises.isolation._random_states import RandomStates
 from exercises.isolation._served_events import Events
 from exercises.isolation._served_watch import Watchers
-from exercises.isolation._twin import OptimizerTwin, Twin, settings_of, state_of
+from exercises.isolation._twin import Names, OptimizerTwin, Twin, settings_of, state_of
 from exercises.isolation.channel import Channel, answered
 
 GRAPHS_MAX = 64  # graphs that are kept for a backward pass; the oldest goes first
 FILE_BYTES_MAX = 64 * 1024 * 1024
+CARD = "meta.json"  # lies beside encoded ids and says which tokenizer made them
 PARTS = (
     "forward", "tokenizer", "get_batch", "batch", "make_model", "make_optimizer", "train_step",
     "accumulate", "learning_rate", "evaluate", "generate", "next_token_probabilities", "save",
@@ -74,6 +75,7 @@ class _Served:
         self.iterators: dict[int, Iterator[Any]] = {}
         self.graphs: dict[int, _Graph] = {}
         self.strangers: list[Tensor] = []
+        self.names = Names()
         self.methods: dict[str, Any] = {}
         self.numbers = itertools.count(1)
         self.answers: dict[str, Callable[..., Any]] = {}
@@ -96,6 +98,7 @@ class _Served:
                     self._take_over(state, stack)
                     with Events(self, state.get("events")) as self.events, watchers:
                         reply["value"] = method(*arguments)
+                        reply["written"] = self.events.written()
                     reply["grad"] = torch.is_grad_enabled()
             except BaseException as error:  # also SystemExit: the verdict is not the student's
                 reply["error"] = _told(error)
@@ -186,27 +189,30 @@ class _Served:
         return {"value": packed, "graph": number, "tensors": values, "leaves": leaves}
 
     def _named_leaves(self, graph: _Graph) -> list[Any]:
-        known = {
-            id(tensor): ("weight", handle, number)
-            for handle, twin in self.twins.items()
-            for number, tensor in enumerate(twin.tensors())
-        }
-        known |= {id(tensor): ("given", number) for tensor, number in self.events.given}
+        given = {id(tensor): ("given", number) for tensor, number in self.events.given}
         named: list[Any] = []
         for leaf in graph.leaves:
-            name = known.get(id(leaf))
-            if name is None:
-                number = next((n for n, s in enumerate(self.strangers) if s is leaf), None)
-                if number is None:
-                    number = len(self.strangers)
-                    self.strangers.append(leaf)
-                name = ("stranger", number, isinstance(leaf, nn.Parameter), sendable(leaf))  # type: ignore[assignment]
+            name = given.get(id(leaf)) or self.weight_name(leaf)
+            if name[0] == "stranger":
+                name = (*name, isinstance(leaf, nn.Parameter), sendable(leaf))
             named.append(name)
         return named
 
     def open(self, packed: Any) -> Any:
         """Open what the other side sent."""
         return Opener(self._known).open(packed)
+
+    def _run(self, function: Callable[..., Any], arguments: Any, named: Any) -> Any:
+        """Call a function of the student's, and remember what it was given as it was."""
+
+        def special(packed: Any) -> Any:
+            found = self._known(packed)
+            if packed[0] in ("tensor", "numpy"):  # an array of NumPy lies over its tensor
+                self.events.lent.append((packed[1], packed[1].clone()))
+            return found
+
+        opener = Opener(special)
+        return self.pack(function(*opener.open(arguments), **opener.open(named)))
 
     def _special(self, value: Any) -> Any:
         if isinstance(value, nn.Module):
@@ -278,10 +284,9 @@ class _Served:
 
     def weight_name(self, tensor: Tensor) -> Any:
         """Return ("weight", handle, number) of a parameter, or ("stranger", number)."""
-        for handle, twin in self.twins.items():
-            for number, held in enumerate(twin.tensors()):
-                if held is tensor:
-                    return ("weight", handle, number)
+        return self.names.name_of(tensor, self.twins) or self._stranger_name(tensor)
+
+    def _stranger_name(self, tensor: Tensor) -> Any:
         for number, stranger in enumerate(self.strangers):
             if stranger is tensor:
                 return ("stranger", number)
@@ -347,35 +352,31 @@ class _Served:
         }
 
     def files(self) -> Any:
-        """Return the names and contents of the files, at most FILE_BYTES_MAX in all."""
+        """Return (folder, name, content, time of its last change, is listed) of each file."""
+        listed = [Path(path) for path in self.pipeline.files]
+        cards = {path.with_name(CARD) for path in listed} - {*listed}
+        folders = sorted({path.parent for path in listed})
         found, left = [], FILE_BYTES_MAX
-        for path in map(Path, self.pipeline.files):
-            if not path.is_file():
-                found.append((path.name, None))
-                continue
-            content = path.read_bytes()
-            left -= len(content)
+        for path in [*listed, *sorted(card for card in cards if card.is_file())]:
+            content = bytearray(path.read_bytes()) if path.is_file() else None
+            left -= len(content or b"")
             if left < 0:
                 raise ValueError(f"the files take more than {FILE_BYTES_MAX} bytes")
-            found.append(
-                (
-                    path.name,
-                    torch.frombuffer(bytearray(content), dtype=torch.uint8)
-                    if content
-                    else torch.empty(0, dtype=torch.uint8),
-                )
-            )
+            value = None if content is None else torch.empty(0, dtype=torch.uint8)
+            if content:
+                value = torch.frombuffer(content, dtype=torch.uint8)
+            changed_at = 0.0 if content is None else path.stat().st_mtime
+            folder = folders.index(path.parent)
+            found.append((folder, path.name, value, changed_at, path not in cards))
         return found
 
     def part(self, name: str, arguments: Any, named: Any) -> Any:
         """Call a part of the pipeline."""
-        function = getattr(self.pipeline, name)
-        return self.pack(function(*self.open(arguments), **self.open(named)))
+        return self._run(getattr(self.pipeline, name), arguments, named)
 
     def call(self, handle: int, module: int, arguments: Any, named: Any) -> Any:
         """Call a module of a model."""
-        function = self.twins[handle].modules[module]
-        return self.pack(function(*self.open(arguments), **self.open(named)))
+        return self._run(self.twins[handle].modules[module], arguments, named)
 
     def vjp(self, number: int, gradients: list[Tensor | None], wanted: list[bool]) -> Any:
         """Return the product of gradients with the Jacobian of a call: one for each leaf."""
@@ -407,7 +408,7 @@ class _Served:
         return new
 
     def train(self, handle: int, module: int, mode: bool) -> None:
-        """Call a module's own train()."""
+        """Switch a module by the method `train` of its own class."""
         self.twins[handle].modules[module].train(mode)
 
     def step(self, number: int, with_closure: bool) -> Any:
@@ -427,8 +428,7 @@ class _Served:
 
     def tokenizer_call(self, name: str, arguments: Any, named: Any) -> Any:
         """Call a method of the tokenizer."""
-        method = getattr(self.pipeline.tokenizer, name)
-        return self.pack(method(*self.open(arguments), **self.open(named)))
+        return self._run(getattr(self.pipeline.tokenizer, name), arguments, named)
 
     def next(self, number: int) -> Any:
         """Return the next thing of an iterator; StopIteration goes over as an error."""
@@ -451,7 +451,7 @@ class _Graph:
         outputs, given = [o for o, _ in pairs], [g.to(o.dtype) for o, g in pairs]
         with torch.enable_grad():
             try:
-                found = list(
+                found: list[Tensor | None] = list(
                     torch.autograd.grad(
                         outputs, leaves, given, retain_graph=True, allow_unused=True
                     )

@@ -8,6 +8,7 @@ no check can pass any more.
 from __future__ import annotations
 
 import dataclasses
+import os
 import shutil
 import sys
 import tempfile
@@ -22,7 +23,6 @@ from torch import nn
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from diagnostics import CheckResult, Pipeline, Report, diagnose
-from diagnostics._catalog import CATALOG
 from diagnostics._result import Status
 from diagnostics._text import say
 from exercises.isolation._blueprint import signature_from
@@ -61,13 +61,13 @@ def diagnose_remote(channel: Channel, **how: Any) -> Report:
         with _entry(described["entry"]):
             report = diagnose(pipeline, progress=progress, **how)
     except LostQuietlyError as error:
-        raise LostError(session.lost) from error
+        raise LostError(session.lost) from error.__cause__
     if not session.lost:
         return report
     names = [result.check for result in report.results]
     first = names.index(lost_at[0])
     kept = report.results[:first]
-    lost = [_lost(result.check, session.lost) for result in report.results[first:]]
+    lost = [_lost(result.check, session) for result in report.results[first:]]
     return dataclasses.replace(report, results=(*kept, *lost))
 
 
@@ -141,11 +141,13 @@ class _Schedule:
         """Return the rate of a step."""
         self.ran()
         profile = sys.getprofile()
-        sys.setprofile(None)  # here, by itself: whatever is called now counts as the schedule's
+        if callable(profile):
+            sys.setprofile(None)  # before anything is called: it would count as the schedule's
         try:
             return _ask_part(self._session, "learning_rate", (step,), {})
         finally:
-            sys.setprofile(profile)
+            if callable(profile):
+                sys.setprofile(profile)
 
     def ran(self) -> None:
         """Show a profile that the schedule has been asked."""
@@ -153,12 +155,13 @@ class _Schedule:
 
 def _ask_part(session: Session, name: str, arguments: Any, named: Any) -> Any:
     given: list[torch.Tensor] = []
-    packed = session.pack(arguments, given), session.pack(named, given)
+    lent: list[Any] = []
+    packed = session.pack(arguments, given, lent), session.pack(named, given, lent)
     touched = _models_of(session, [*arguments, *named.values()])
     deep = name not in _FLAT
     if deep:
         original = session.original
-        if not any(original is twin for twin in touched):
+        if original is not None and not any(original is twin for twin in touched):
             touched.append(original)
     events: dict[str, Any] | None = None
     if touched:
@@ -168,7 +171,9 @@ def _ask_part(session: Session, name: str, arguments: Any, named: Any) -> Any:
             "steps": bool(steps),
             "profile": sys.getprofile() is not None and name in ("train_step", "accumulate"),
         }
-    answer = session.ask("part", name, *packed, touched=touched, deep=deep, events=events)
+    answer = session.ask(
+        "part", name, *packed, touched=touched, deep=deep, events=events, lent=lent
+    )
     return session.open(answer, given)
 
 
@@ -199,8 +204,9 @@ def _tokenizer(session: Session, described: Any) -> Any:
             return session.open(value)
 
         def method(*arguments: Any, **named: Any) -> Any:
-            packed = session.pack(arguments), session.pack(named)
-            return session.open(session.ask("tokenizer_call", name, *packed))
+            lent: list[Any] = []
+            packed = session.pack(arguments, None, lent), session.pack(named, None, lent)
+            return session.open(session.ask("tokenizer_call", name, *packed, lent=lent))
 
         known = signature_from(value)
         if known is not None:
@@ -222,16 +228,20 @@ def _files(session: Session) -> list[Path]:
     answer = session.ask("files")
     if not answer:
         return []
-    folder = Path(tempfile.mkdtemp(prefix="examined-"))
-    weakref.finalize(session, shutil.rmtree, folder, ignore_errors=True)
-    written = []
+    top = Path(tempfile.mkdtemp(prefix="examined-"))
+    weakref.finalize(session, shutil.rmtree, top, ignore_errors=True)
+    listed = []
     with session._guarded():
-        for name, content in answer:
-            path = folder / (Path(str(name)).name or "file")
+        for folder, name, content, changed_at, is_listed in answer:
+            base = Path(str(name)).name
+            path = top / str(int(folder)) / (base if base.strip(".") else "file")
+            path.parent.mkdir(exist_ok=True)
             if content is not None:
                 path.write_bytes(content.numpy().tobytes())
-            written.append(path)
-    return written
+                os.utime(path, (float(changed_at), float(changed_at)))
+            if is_listed:
+                listed.append(path)
+    return listed
 
 
 @contextmanager
@@ -252,15 +262,12 @@ def _entry(told: Any) -> Iterator[None]:
             torch.autograd.set_detect_anomaly(before[2])
 
 
-def _lost(check: str, why: str) -> CheckResult:
+def _lost(check: str, session: Session) -> CheckResult:
     return CheckResult(
         check=check,
         status=Status.ERROR,
         reason=f"{check}.raised",
-        claim=say("not measured: {why}", why=why),
+        claim=say("not measured: {why}", why=session.lost),
         next_step=say("run this check by itself; look for what ends the process, or never ends"),
-        numbers={"exception": "LostError"},
+        numbers={"exception": session.lost_by},
     )
-
-
-_ = CATALOG

@@ -7,9 +7,9 @@ import inspect
 import itertools
 import json
 import os
+import select
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -330,43 +330,57 @@ raise SystemExit(main(["{NUMBER}"]))
 """
 
 
-def talk(typed: bytes, folder: Path) -> tuple[int, str]:
-    """Run the case on a pseudo-terminal, type, and return the exit code and what was shown."""
-    import pty  # not on Windows
+def talk(steps: list[tuple[bytes, bytes]], folder: Path) -> tuple[int, str]:
+    """Run the case on a pseudo-terminal; return the exit code and what was shown.
+
+    steps: what to wait for, and what to type then.
+    """
+    import fcntl  # none of these on Windows
+    import pty
+    import termios
 
     controller, terminal = pty.openpty()
     with subprocess.Popen(
         [sys.executable, "-c", TALK],
-        stdin=terminal, stdout=terminal, stderr=terminal, cwd=folder, close_fds=True,
-        start_new_session=True, env=os.environ | {"COLUMNS": "60", "PYTHONPATH": str(ROOT)},
+        stdin=terminal, stdout=terminal, stderr=terminal, cwd=folder,
+        env=os.environ | {"COLUMNS": "60", "PYTHONPATH": str(ROOT)},
+        start_new_session=True,  # and then its own terminal, from which Ctrl-C comes
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
     ) as process:  # fmt: skip
         os.close(terminal)
-        shown = b"".join(_read_until(controller, b"cost 0> "))
-        os.write(controller, typed)
-        shown += b"".join(_read_until(controller, None))
-        code = process.wait(timeout=120)
+        shown = b""
+        try:
+            for awaited, typed in steps:
+                shown += _read_until(controller, awaited)
+                os.write(controller, typed)
+            shown += _read_until(controller, None)
+        finally:
+            process.kill()  # nothing where it has ended
+        code = process.wait()
     os.close(controller)
     return code, shown.decode().replace("\r\n", "\n")
 
 
-def _read_until(controller: int, end: bytes | None) -> Iterator[bytes]:
+def _read_until(controller: int, awaited: bytes | None) -> bytes:
+    """Read up to a text, or to the end; fail after two minutes without a byte."""
     seen = b""
-    while end is None or end not in seen:
+    while awaited is None or awaited not in seen:
+        assert select.select([controller], [], [], 120)[0], seen
         try:
             block = os.read(controller, 4096)
         except OSError:  # Linux: the other end is closed
-            return
+            break
         if not block:
-            return
+            break
         seen += block
-        yield block
+    return seen
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals")
 def test_a_whole_case_is_solved_by_typing(tmp_path: Path) -> None:
     """1 for ids, 5 for loss; a word that names nothing costs nothing."""
     typed = f"ids\nnonsense\nhint\nanswer loss\nanswer shift\n{right_cause(SHIFT)}\n"
-    code, shown = talk(typed.encode(), tmp_path)
+    code, shown = talk([(b"cost 0> ", typed.encode())], tmp_path)
     assert code == 0
     assert "hint 1: " in shown
     assert "there is no probe 'nonsense'" in shown
@@ -376,12 +390,12 @@ def test_a_whole_case_is_solved_by_typing(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals")
 @pytest.mark.parametrize(
-    ("typed", "code", "last"),
-    [(b"ids\n\x04", 1, "Kept in work"), (b"ids\n\x03", 130, "error: interrupted")],
+    ("key", "code", "last"),
+    [(b"\x04", 1, "Kept in work"), (b"\x03", 130, "error: interrupted")],
     ids=["end of input", "Ctrl-C"],
 )
-def test_leaving_keeps_what_was_done(typed: bytes, code: int, last: str, tmp_path: Path) -> None:
-    ended, shown = talk(typed, tmp_path)
+def test_leaving_keeps_what_was_done(key: bytes, code: int, last: str, tmp_path: Path) -> None:
+    ended, shown = talk([(b"cost 0> ", b"ids\n"), (b"cost 1> ", key)], tmp_path)
     assert ended == code
     assert last in shown
     assert "Traceback" not in shown
@@ -433,16 +447,17 @@ def test_what_stops_the_training_is_a_symptom() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.check}.{case.bug}")
 def test_every_case_shows_something_and_names_nothing(
-    case: Case, capsys: pytest.CaptureFixture[str]
+    case: Case, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Grade 1 is a tenth of a nat apart, or stops; of the others something is another one."""
     healthy, broken = _case_bench.compare(case)
+    monkeypatch.setattr(_case_bench, "compare", lambda case: (healthy, broken))
     apart = (
         abs(broken.last_loss - healthy.last_loss),
         abs((broken.honest or (9.0,))[-1] - healthy.honest[-1]),
     )
     visible = bool(broken.stopped) or not max(apart) < 0.1 or broken.sample != healthy.sample
-    figures = {name for name, value in healthy.figures.items() if broken.figures[name] != value}
+    figures = {name for name, value in healthy.figures.items() if broken.figures.get(name) != value}
     if case.grade == 1:
         assert bool(broken.stopped) or not max(apart) < 0.1
     assert visible or figures

@@ -49,8 +49,8 @@ def test_an_exercise_answers_help_and_refuses_arguments() -> None:
 def test_prose_fits_a_narrow_terminal() -> None:
     """At 60 columns the sentences are folded there; the default stays 88."""
     code = (
-        "from exercises import _run; from exercises.break_shift import EXERCISE; "
-        "_run._say(EXERCISE.question + EXERCISE.lesson)"
+        "from exercises._terminal import put; from exercises.break_shift import EXERCISE; "
+        "put(EXERCISE.question + EXERCISE.lesson)"
     )
     for columns, limit in (("60", 60), ("200", 88)):
         done = subprocess.run(

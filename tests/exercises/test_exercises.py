@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import importlib.util
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,23 +22,14 @@ from exercises._exercise import (
     Exercise,
     HealthyPipelineError,
     Receipt,
-    find_marked_line,
     prove,
     require_healthy,
 )
 from exercises._lab import Lab
 from exercises._run import exit_code
+from exercises._verify import healed_bug
 
 FOLDER = Path(exercises.__file__).parent
-
-
-def load(path: Path, name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def all_bugs() -> Iterator[tuple[str, str]]:
@@ -87,14 +78,7 @@ def test_healing_the_marked_line_turns_the_exercise_red(
 ) -> None:
     """The healthy code in place of the broken line is executed, and no check fails."""
     original = importlib.import_module(f"exercises.{exercise_name}")
-    line = find_marked_line(the_bug(original, bug_name).break_it)
-    assert line is not None
-    source = (FOLDER / f"{exercise_name}.py").read_text(encoding="utf-8").splitlines()
-    indent = source[line.number - 1][: -len(source[line.number - 1].lstrip())]
-    source[line.number - 1] = f"{indent}{line.healthy}  {MARK}{line.healthy}"
-    healed = tmp_path / f"{exercise_name}.py"
-    healed.write_text("\n".join(source) + "\n", encoding="utf-8")
-    receipt = prove(lab, the_bug(load(healed, f"healed_{exercise_name}"), bug_name))
+    receipt = prove(lab, healed_bug(the_bug(original, bug_name), tmp_path))
     assert receipt.executed >= 1
     assert any("did not fail" in problem for problem in receipt.problems)
     assert exit_code([receipt]) == 1
@@ -136,19 +120,21 @@ def test_a_healed_exercise_exits_with_1_as_a_process(keep_mark: bool, tmp_path: 
         capture_output=True,
         text=True,
         check=False,
+        cwd=tmp_path,
         env={"PYTHONPATH": str(FOLDER.parent), "PATH": ""},
     )
     assert done.returncode == 1
     assert "Not caught: identical" in done.stdout
 
 
-def test_a_shipped_exercise_exits_with_0_and_fits_the_terminal() -> None:
+def test_a_shipped_exercise_exits_with_0_and_fits_the_terminal(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "exercises.break_shift"],
         capture_output=True,
         text=True,
         check=False,
-        cwd=FOLDER.parent,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(FOLDER.parent)},
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.isascii()

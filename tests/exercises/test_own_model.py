@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 import exercises
 from diagnostics import Pipeline
-from exercises import _own_view
+from diagnostics._injection import Injection
+from exercises import _own_bug, _own_view, own_model
 from exercises._own_bug import NoPlaceError, by_id, infect, infect_blindly
 from exercises._own_view import observe_own
 from exercises.own_model import main
@@ -152,16 +153,19 @@ def test_value_and_text_come_from_the_trained_model(monkeypatch: pytest.MonkeyPa
 # ---- which bug -------------------------------------------------------------------------------
 
 
-def test_a_bug_is_put_into_a_copy_and_named_by_its_check() -> None:
+@pytest.mark.parametrize("bug", ["shift.identical", "gradients.all_frozen"])
+def test_a_bug_is_put_into_a_copy_and_named_by_its_check(bug: str) -> None:
+    """A bug in a part and one in the model: the student's own parts and weights stay."""
     pipeline = tiny()
-    before = dataclasses.asdict(dataclasses.replace(pipeline, model=nn.Identity()))
-    victim = infect(pipeline, by_id()["shift.identical"], seed=1)
+    parts = {field.name: getattr(pipeline, field.name) for field in dataclasses.fields(Pipeline)}
+    weights = pipeline.model.state_dict()["table.weight"].clone()
+    victim = infect(pipeline, by_id()[bug], seed=1)
+    observe_own(victim.pipeline, seed=1)
     assert victim.caught
-    assert victim.result.reason == "shift.identical"
-    assert victim.pipeline is not pipeline
-    after = dataclasses.asdict(dataclasses.replace(pipeline, model=nn.Identity()))
-    assert after["get_batch"] is before["get_batch"]
-    assert after.keys() == before.keys()
+    assert victim.result.reason == bug
+    assert all(getattr(pipeline, name) is part for name, part in parts.items())
+    assert torch.equal(pipeline.model.state_dict()["table.weight"], weights)
+    assert all(parameter.requires_grad for parameter in pipeline.model.parameters())
 
 
 @pytest.mark.parametrize(
@@ -234,6 +238,68 @@ def test_a_blind_bug_is_named_only_after_the_right_answer(
     assert main([place, "--random", "1", "--answer", bug.check]) == 0
     after = " ".join(capsys.readouterr().out.split())
     assert f"The bug: {bug.title} ({bug.id})" in after
+
+
+def sit_down(monkeypatch: pytest.MonkeyPatch, *typed: str | None) -> None:
+    """Pretend that a person sits there and types these lines; None is the end of the input."""
+    lines = iter(typed)
+    monkeypatch.setattr(own_model, "on_terminal", lambda: True)
+    monkeypatch.setattr(own_model, "ask", lambda prompt: next(lines))
+
+
+def test_a_blind_bug_is_found_by_typing(
+    place: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bug = infect_blindly(tiny(), 1, seed=42).injection
+    wrong = next(name for name in ("roundtrip", "schedule") if name != bug.check)
+    sit_down(monkeypatch, "", "nonsense", bug.check, f"answer {wrong}", f"answer {bug.check}")
+    assert main([place, "--random", "1"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "there is no check 'nonsense'" in shown
+    places = [
+        shown.index(text)
+        for text in (
+            f"[FAIL] {bug.check} measured",
+            f"[FAIL] {wrong} does not see this bug",
+            f"The bug: {bug.title} ({bug.id})",
+        )
+    ]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("last", [None, "quit"])
+def test_leaving_a_blind_bug_reveals_nothing(
+    last: str | None,
+    place: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sit_down(monkeypatch, last)
+    assert main([place, "--random", "1"]) == 1
+    assert "The bug: " not in capsys.readouterr().out
+
+
+def test_a_prediction_is_compared_with_the_check(
+    place: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asked between what is seen and what the check says."""
+    for guess, told in (("shift", "That is what you said."), ("loss", "You said loss.")):
+        monkeypatch.setattr(own_model, "ask_for_one", lambda question, known, guess=guess: guess)
+        assert main([place, "--bug", "shift.identical"]) == 0
+        assert capsys.readouterr().out.endswith(f"{told}\n")
+
+
+def test_a_bug_that_its_check_misses_exits_with_1(
+    place: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bug that changes nothing cannot be seen."""
+    nothing = Injection("shift.nothing", "nothing is done", lambda pipeline: pipeline)
+    monkeypatch.setattr(_own_bug, "INJECTIONS", (nothing,))
+    assert main([place, "--bug", "shift.nothing"]) == 1
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "[FAIL] not caught: shift says shift.ok, wanted was shift.nothing" in shown
+    assert main([place, "--random", "1"]) == 2
+    assert capsys.readouterr().out.startswith("[SKIP] of 1 known bug none has a place here and ")
 
 
 def test_the_list_tells_what_has_a_place(place: str, capsys: pytest.CaptureFixture[str]) -> None:

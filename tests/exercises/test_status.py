@@ -92,7 +92,6 @@ def test_the_table_fits_60_columns_and_names_each_check_once(
     assert main(["--status"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 60
-    assert [line.split()[0] for line in lines if line.startswith("  ")][-len(CATALOG) :]
     rows = [line.split() for line in lines if len(line.split()) == 5 and line.startswith("  ")]
     assert rows == [[check, "open", "open", "open", "open"] for check in CATALOG]
     assert lines[-1] == f"Next: python -m exercises.break_{next(iter(CATALOG))}"

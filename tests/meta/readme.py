@@ -72,10 +72,13 @@ def tree() -> str:
     for folder in FOLDERS:
         lines.append(f"{folder}/")
         files = sorted(path for path in (ROOT / folder).glob("[a-z]*.py"))
-        commands = sorted((ROOT / folder).glob("*/__main__.py"))
+        packages = sorted((ROOT / folder).glob("*/__init__.py"))
         for path in files:
             lines.append(f"  {path.name:<26} {_first_line(path)}")
-        lines += [f"  {path.parent.name + '/':<26} {_first_line(path)}" for path in commands]
+        for path in packages:
+            command = path.with_name("__main__.py")
+            described = command if command.exists() else path
+            lines.append(f"  {path.parent.name + '/':<26} {_first_line(described)}")
         hidden = len(list((ROOT / folder).glob("_[a-z]*.py")))
         lines.append(f"  {'_*.py':<26} {hidden} files of plumbing that the others share")
     lines += [

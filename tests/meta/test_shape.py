@@ -91,6 +91,8 @@ def test_arrows_point_one_way(package: str) -> None:
         ["diagnostics", "--explain", "shift"],
         ["exercises", "--list"],
         ["exercises", "--help"],
+        ["exercises", "--status"],
+        ["exercises.grade", "--help"],
         ["minigpt"],
         ["minigpt.prepare", "--help"],
         ["minigpt.train", "--help"],

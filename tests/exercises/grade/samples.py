@@ -129,6 +129,7 @@ exercise_grades = st.builds(
     chaffs_total=counts,
     seconds=numbers,
     seed_id=texts,
+    score_in_time=numbers | st.none(),
     notes=st.lists(notes, max_size=2).map(tuple),
     matrix=st.lists(verdicts, max_size=3).map(tuple),
 )

@@ -72,7 +72,7 @@ points = 1
 accept = ["overfitting"]
 [limits]
 cpu_seconds = 2
-wall_seconds = 5
+wall_seconds = 15
 memory_mb = 400
 file_mb = 8
 [grading]

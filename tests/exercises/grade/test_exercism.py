@@ -56,7 +56,7 @@ def test_one_test_per_file_in_order() -> None:
                 "status": "pass",
                 "test_code": "python -m exercises.break_shift --fix",
                 "task_id": 1,
-                "output": "[OK] fix_shift.py was graded",
+                "output": "[OK] fix_shift.py passes",
             },
             {
                 "name": "check_sampling",

@@ -32,7 +32,7 @@ check_sampling.py: 0 of 1
           expected 1 (line 12)
 
 fix_shift.py: 1 of 1
-  [OK]    fix_shift.py was graded
+  [OK]    fix_shift.py passes
 
 model.py: 0 of 5
   [ERROR] model.py did not end in time
@@ -169,4 +169,23 @@ def test_answers_say_which_ones_are_right(status: str) -> None:
     answer = b'{"q": "Yes"}' if status == "[OK]" else b'{"q": "no"}'
     lines = feedback_text(samples.student(grade_answers(answer, rubric))).splitlines()
     wanted = "q: right" if status == "[OK]" else "q: not accepted"
-    assert f"  {status.ljust(8)}{wanted}" in lines
+    at = lines.index("answers.json: 1 of 1" if status == "[OK]" else "answers.json: 0 of 1")
+    assert lines[at + 1 : at + 3] == [f"  {status.ljust(8)}{wanted}", ""]
+
+
+def test_a_late_file_passes_with_fewer_points() -> None:
+    late = replace(samples.FIX, score=0.0, score_in_time=1.0)
+    lines = feedback_text(samples.student(late)).splitlines()
+    assert lines[3:5] == ["fix_shift.py: 0 of 1", "  [OK]    fix_shift.py passes"]
+
+
+@pytest.mark.parametrize(
+    ("score", "line"),
+    [
+        (0.5, "  [WARN]  fix_shift.py passes in part"),
+        (0.0, "  [FAIL]  fix_shift.py does not pass"),
+    ],
+)
+def test_less_than_all_points(score: float, line: str) -> None:
+    text = feedback_text(samples.student(replace(samples.FIX, score=score)))
+    assert text.splitlines()[4] == line

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -151,3 +152,9 @@ def test_metadata_that_says_no_time_is_refused(tmp_path: Path, content: str) -> 
     path.write_text(content, encoding="utf-8")
     with pytest.raises(CommandError, match=r"submission_metadata\.json"):
         read_metadata(path)
+
+
+def test_a_late_file_has_passed_with_fewer_points() -> None:
+    late = replace(samples.FIX, score=0.8, score_in_time=1.0)
+    test = gradescope_results(samples.student(late))["tests"][0]
+    assert (test["status"], test["score"], test["max_score"]) == ("passed", 0.8, 1.0)

@@ -52,6 +52,7 @@ EXERCISE = closed(
         "score": NUMBER,
         "max_score": NUMBER,
         "seconds": NUMBER,
+        "score_in_time": {"type": ["number", "null"]},
         "seed_id": TEXT,
         "wheats_accepted": COUNT,
         "wheats_total": COUNT,

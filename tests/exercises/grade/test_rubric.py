@@ -259,6 +259,7 @@ def test_lateness_scales_every_score_and_says_so() -> None:
     assert apply_lateness(grade, rubric, DUE_AT) is grade
     late = apply_lateness(grade, rubric, DUE_AT + timedelta(hours=2))
     assert [item.score for item in late.exercises] == [0.5, 0.25]
+    assert [item.score_in_time for item in late.exercises] == [1.0, 0.5]
     assert [item.max_score for item in late.exercises] == [1.0, 1.0]
     assert [item.text for item in late.problems] == [
         "handed in at 2030-02-01T00:00:00+00:00, after 2030-01-31T23:00:00+01:00: scores are "
