@@ -66,6 +66,30 @@ EXERCISE = Exercise(
             trips="honesty",
             reason="honesty.sees_the_future",
             note="The model that was checked is not the one that the training script builds.",
+            question=(
+                "The training loss is lower than the healthy one's. On uniform random tokens from "
+                "64 symbols, which loss would prove that something is given away?"
+            ),
+            hints=(
+                (
+                    "Ask which model is trained: the one that the checks have seen, or another one "
+                    "that is built for the training."
+                ),
+                (
+                    "Build a model with make_model, change the last token of a row, and compare "
+                    "the logits before it. A healthy difference is 0 at every earlier position."
+                ),
+                (
+                    "The attention of the model that is trained must hide later positions, as that "
+                    "of the checked model does."
+                ),
+            ),
+            lesson=(
+                "A check proves something about the object that it was given. Have the objects "
+                "that are checked and those that are trained come out of one and the same "
+                "function."
+            ),
+            guide="The run that was too good",
         ),
         Bug(
             name="counted_targets",
@@ -74,6 +98,27 @@ EXERCISE = Exercise(
             reason="honesty.targets_are_known",
             level=2,
             note="A test on counting data, where the next token is the token plus 1, is content.",
+            question=(
+                "The loader is tried on the data 0, 1, 2, 3, ... Does the broken line give another "
+                "batch there than the healthy one, and what will a model learn from it on text?"
+            ),
+            hints=(
+                "Look at where the targets come from: from the data, or from the inputs alone.",
+                (
+                    "Draw a batch from random tokens and compare each target with the token that "
+                    "follows in the data. In a healthy batch all agree; here hardly any do."
+                ),
+                (
+                    "The 1 belongs to the place and not to the token: it is the next place of the "
+                    "data that has to be read."
+                ),
+            ),
+            lesson=(
+                "Test data with too much structure lets two different programs agree. Test on "
+                "regular data to locate an error, and on random data to make sure that there is "
+                "none."
+            ),
+            guide="The run that was too good",
         ),
     ),
     hint="Train on tokens drawn at random: whatever falls below ln V has seen the answer.",

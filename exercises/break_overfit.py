@@ -136,8 +136,8 @@ EXERCISE = Exercise(
             level=2,
             note="The accuracy reaches 100 %, so whoever counts right answers sees nothing.",
             question=(
-                "The accuracy of the batch reaches 100 %. Will its loss reach 0 as well, and what "
-                "is the largest probability that a token can get?"
+                "After 300 steps on one batch the accuracy is 100 %. Has its loss reached 0 as "
+                "well, and what is the largest probability that a token can get?"
             ),
             hints=(
                 (

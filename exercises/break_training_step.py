@@ -231,8 +231,8 @@ EXERCISE = Exercise(
             hints=(
                 "Follow a call in which the step is skipped to its last line. What is different "
                 "from a call that steps?",
-                "Print the norm of parameter.grad at the start of each call. It is 0 in every "
-                "call of a healthy step, also after a skipped one.",
+                "Print the norm of parameter.grad at the start of each call. In a healthy step "
+                "it is None or 0 in every call, also after a skipped one.",
                 "The outburst has to be thrown away where it is skipped: clearing must not "
                 "depend on whether the step was made.",
             ),

@@ -98,9 +98,8 @@ def _blind_trial(pipeline: Pipeline, victim: Victim, options: argparse.Namespace
         return _exit.CAUGHT if right else _exit.NOT_CAUGHT
     if on_terminal() and not options.probe:
         return _talk(pipeline, victim, options.seed)
-    command = f"python -m exercises.own_model {options.target} --random {options.random}"
-    print(f"  next  {command} --probe CHECK")
-    print(f"  then  {command} --answer CHECK")
+    print("  next  the same command with --probe CHECK")
+    print("  then  the same command with --answer CHECK")
     return _exit.CAUGHT
 
 
@@ -130,7 +129,7 @@ def _compare(pipeline: Pipeline, victim: Victim, seed: int) -> None:
     if healthy.losses:
         panels = {
             title: {"t": thin(seen.losses, CURVE_POINTS)}
-            for title, seen in (("healthy", healthy), ("this one", broken))
+            for title, seen in (("healthy", healthy), ("this run", broken))
         }
         top = max(healthy.losses)
         print()

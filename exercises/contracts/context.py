@@ -222,8 +222,8 @@ def _mixing(mixed: Tensor, parts: list[Tensor], heads: int, window: int) -> str:
     bad = ~(gaps <= CONTRACT.tolerance)
     ends = f"position 0 {_right(bad[0])}, position {len(bad) - 1} {_right(bad[-1])}"
     return (
-        f"{int(bad.sum())} of {bad.numel()} (position, head) pairs give them wrong weights, expected "
-        f"0: off by up to {float(gaps.amax()):.4f}; {ends}"
+        f"{int(bad.sum())} of {bad.numel()} (position, head) pairs give them wrong weights, "
+        f"expected 0: off by up to {float(gaps.amax()):.4f}; {ends}"
     )
 
 

@@ -28,10 +28,8 @@ from exercises.contracts._contract import (
 D, H, C = 4, 6, 3
 TOLERANCE = 1e-9  # right ones differ by 1e-14, the nearest bug, half precision, by 0.0003
 
-Watched = tuple[Tensor, Tensor, Tensor, Tensor]
 
-
-def right_hook(x: Tensor, first: Tensor, second: Tensor) -> Watched:
+def right_hook(x: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, ...]:
     """Watch a module with a forward hook that returns nothing."""
     layer, head = (nn.Linear(w.shape[1], w.shape[0], bias=False).double() for w in (first, second))
     layer.weight = nn.Parameter(first.clone())
@@ -55,7 +53,7 @@ def right_by_hand(x: Tensor, first: Tensor, second: Tensor) -> list[Any]:
     return [loss, inner.T @ x, slope.T @ active, max(hidden.max().item(), -hidden.min().item())]
 
 
-def right_two_passes(x: Tensor, first: Tensor, second: Tensor) -> Watched:
+def right_two_passes(x: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, ...]:
     """Look in a pass of its own, and compute in another one."""
     with torch.no_grad():
         largest = torch.linalg.vector_norm(functional.linear(x, first), math.inf)
@@ -66,7 +64,7 @@ def right_two_passes(x: Tensor, first: Tensor, second: Tensor) -> Watched:
     return loss.detach(), gradients[0], gradients[1], largest
 
 
-def wrong_detached(x: Tensor, first: Tensor, second: Tensor) -> Watched:
+def wrong_detached(x: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, ...]:
     """Hand back what was looked at, cut off from the graph."""
     a, b = first.clone().requires_grad_(), second.clone().requires_grad_()
     seen = []
@@ -81,7 +79,7 @@ def wrong_detached(x: Tensor, first: Tensor, second: Tensor) -> Watched:
     return loss.detach(), gradients[0], gradients[1], seen[0]
 
 
-def wrong_in_place(x: Tensor, first: Tensor, second: Tensor) -> Watched:
+def wrong_in_place(x: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, ...]:
     """Take absolute values in place: the tensor that was detached is the same memory."""
     a, b = first.clone().requires_grad_(), second.clone().requires_grad_()
     seen = []
@@ -96,7 +94,7 @@ def wrong_in_place(x: Tensor, first: Tensor, second: Tensor) -> Watched:
     return loss.detach(), gradients[0], gradients[1], seen[0]
 
 
-def wrong_no_grad(x: Tensor, first: Tensor, second: Tensor) -> Watched:
+def wrong_no_grad(x: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, ...]:
     """Compute the layer that is watched in a mode without gradients."""
     a, b = first.clone().requires_grad_(), second.clone().requires_grad_()
     with torch.no_grad():  # BROKEN: was with torch.enable_grad():
@@ -107,7 +105,7 @@ def wrong_no_grad(x: Tensor, first: Tensor, second: Tensor) -> Watched:
     return loss.detach(), gradients[0], gradients[1], largest
 
 
-def wrong_signed(x: Tensor, first: Tensor, second: Tensor) -> Watched:
+def wrong_signed(x: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, ...]:
     """Record the largest value, which overlooks a larger negative one."""
     a, b = first.clone().requires_grad_(), second.clone().requires_grad_()
     hidden = x @ a.T
@@ -117,7 +115,7 @@ def wrong_signed(x: Tensor, first: Tensor, second: Tensor) -> Watched:
     return loss.detach(), gradients[0], gradients[1], sizes.max()
 
 
-def wrong_half(x: Tensor, first: Tensor, second: Tensor) -> Watched:
+def wrong_half(x: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, ...]:
     """Hand back a copy that went through half precision."""
     a, b = first.clone().requires_grad_(), second.clone().requires_grad_()
     hidden = x @ a.T
@@ -128,7 +126,7 @@ def wrong_half(x: Tensor, first: Tensor, second: Tensor) -> Watched:
     return loss.detach(), gradients[0], gradients[1], largest
 
 
-def wrong_outliers_cut(x: Tensor, first: Tensor, second: Tensor) -> Watched:
+def wrong_outliers_cut(x: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, ...]:
     """Cut off what is far out, which changes nothing as long as nothing is."""
     a, b = first.clone().requires_grad_(), second.clone().requires_grad_()
     hidden = x @ a.T
@@ -139,7 +137,7 @@ def wrong_outliers_cut(x: Tensor, first: Tensor, second: Tensor) -> Watched:
     return loss.detach(), gradients[0], gradients[1], largest
 
 
-def wrong_gradient_cut(x: Tensor, first: Tensor, second: Tensor) -> Watched:
+def wrong_gradient_cut(x: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, ...]:
     """Return a clipped gradient from a hook that was meant to look at it."""
     a, b = first.clone().requires_grad_(), second.clone().requires_grad_()
     hidden = x @ a.T
@@ -155,7 +153,7 @@ def wrong_gradient_cut(x: Tensor, first: Tensor, second: Tensor) -> Watched:
     return loss.detach(), gradients[0], gradients[1], hidden.detach().abs().max()
 
 
-def wrong_first_row(x: Tensor, first: Tensor, second: Tensor) -> Watched:
+def wrong_first_row(x: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, ...]:
     """Record what the first row of the batch shows."""
     a, b = first.clone().requires_grad_(), second.clone().requires_grad_()
     hidden = x @ a.T

@@ -187,7 +187,8 @@ def _as_fingerprint(value: Any) -> str | int:
 
 
 def _shown(fingerprint: str | int) -> str:
-    return ascii(fingerprint)[:24]
+    text = fingerprint if isinstance(fingerprint, str) else f"{fingerprint:#x}"  # of any length
+    return ascii(text[:24])
 
 
 CONTRACT = Contract(

@@ -27,10 +27,8 @@ APART = 1000  # between the tokens of two documents
 CALLS = 3
 VAL_SHARE_MAX = 1 / 3
 
-Parts = tuple[Tensor, Tensor]
 
-
-def right_last_documents(documents: list[Tensor]) -> Parts:
+def right_last_documents(documents: list[Tensor]) -> tuple[Tensor, Tensor]:
     """Keep the last documents for validation, and cut every window."""
     distinct = list({tuple(document.tolist()): document for document in documents}.values())
     windows = [document.unfold(0, 8, 1) for document in distinct]  # each (R, T + 1)
@@ -50,7 +48,7 @@ def right_every_sixth(documents: list[Tensor]) -> list[Tensor]:
     return [torch.tensor(rows) for rows in parts]
 
 
-def right_seeded(documents: list[Tensor]) -> Parts:
+def right_seeded(documents: list[Tensor]) -> tuple[Tensor, Tensor]:
     """Shuffle with a seed of its own, split, and gather windows at every second place."""
     kept: list[Tensor] = []
     for document in documents:
@@ -66,7 +64,7 @@ def right_seeded(documents: list[Tensor]) -> Parts:
     return torch.cat(rows[cut:]), torch.cat(rows[:cut])
 
 
-def wrong_train_on_all(documents: list[Tensor]) -> Parts:
+def wrong_train_on_all(documents: list[Tensor]) -> tuple[Tensor, Tensor]:
     """Keep a part for validation, and train on everything."""
     distinct = list({tuple(document.tolist()): document for document in documents}.values())
     windows = [document.unfold(0, 8, 1) for document in distinct]
@@ -75,7 +73,7 @@ def wrong_train_on_all(documents: list[Tensor]) -> Parts:
     return train, torch.cat(windows[:cut])
 
 
-def wrong_windows_first(documents: list[Tensor]) -> Parts:
+def wrong_windows_first(documents: list[Tensor]) -> tuple[Tensor, Tensor]:
     """Cut windows that overlap, shuffle them, and split after that."""
     distinct = list({tuple(document.tolist()): document for document in documents}.values())
     windows = [document.unfold(0, 8, 1) for document in distinct]
@@ -87,7 +85,7 @@ def wrong_windows_first(documents: list[Tensor]) -> Parts:
     return torch.cat([pieces[i] for i in train]), torch.cat([pieces[i] for i in val])
 
 
-def wrong_redrawn(documents: list[Tensor]) -> Parts:
+def wrong_redrawn(documents: list[Tensor]) -> tuple[Tensor, Tensor]:
     """Split at random, without a seed of its own."""
     distinct = list({tuple(document.tolist()): document for document in documents}.values())
     windows = [document.unfold(0, 8, 1) for document in distinct]
@@ -98,7 +96,7 @@ def wrong_redrawn(documents: list[Tensor]) -> Parts:
     return torch.cat([windows[i] for i in train]), torch.cat([windows[i] for i in val])
 
 
-def wrong_copies(documents: list[Tensor]) -> Parts:
+def wrong_copies(documents: list[Tensor]) -> tuple[Tensor, Tensor]:
     """Split without looking for copies first."""
     distinct = {tuple(document.tolist()): document for document in documents}
     chosen = list(documents)  # BROKEN: was chosen = list(distinct.values())
@@ -107,7 +105,7 @@ def wrong_copies(documents: list[Tensor]) -> Parts:
     return torch.cat(windows[cut:]), torch.cat(windows[:cut])
 
 
-def wrong_two_orders(documents: list[Tensor]) -> Parts:
+def wrong_two_orders(documents: list[Tensor]) -> tuple[Tensor, Tensor]:
     """Take one part after shuffling, and the other before."""
     distinct = list({tuple(document.tolist()): document for document in documents}.values())
     windows = [document.unfold(0, 8, 1) for document in distinct]
@@ -118,7 +116,7 @@ def wrong_two_orders(documents: list[Tensor]) -> Parts:
     return torch.cat(shuffled[cut:]), torch.cat(val)
 
 
-def wrong_shared_document(documents: list[Tensor]) -> Parts:
+def wrong_shared_document(documents: list[Tensor]) -> tuple[Tensor, Tensor]:
     """Cut the two parts one document apart, so that both hold it."""
     distinct = list({tuple(document.tolist()): document for document in documents}.values())
     windows = [document.unfold(0, 8, 1) for document in distinct]
@@ -127,7 +125,7 @@ def wrong_shared_document(documents: list[Tensor]) -> Parts:
     return train, torch.cat(windows[:cut])
 
 
-def wrong_across(documents: list[Tensor]) -> Parts:
+def wrong_across(documents: list[Tensor]) -> tuple[Tensor, Tensor]:
     """Join the documents before windows are cut, which then reach from one into the next."""
     distinct = list({tuple(document.tolist()): document for document in documents}.values())
     cut = len(distinct) // 10
@@ -139,7 +137,7 @@ def wrong_across(documents: list[Tensor]) -> Parts:
     )
 
 
-def wrong_empty(documents: list[Tensor]) -> Parts:
+def wrong_empty(documents: list[Tensor]) -> tuple[Tensor, Tensor]:
     """Keep one row in two hundred, which is none of a short text."""
     distinct = list({tuple(document.tolist()): document for document in documents}.values())
     windows = [document.unfold(0, 8, 1) for document in distinct]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import secrets
 import sys
 import tempfile
 import time
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diagnostics._text import printable, say
+from exercises._console import tell
 from exercises.grade.autograder import build_autograder
 from exercises.grade.container import container_text
 from exercises.grade.csv_file import write_csv
@@ -50,17 +52,28 @@ def _run(options: argparse.Namespace) -> int:
     if options.submissions is None:
         raise CommandError("give the folder with the submissions; --help shows the rest")
     if options.container:
-        print(container_text(options.submissions, _out(options).parent), end="")
+        print(
+            container_text(options.submissions, _out(options).parent, options.torch_index), end=""
+        )
         return 0
     return _grade(options)
 
 
 def _build_autograder(options: argparse.Namespace) -> int:
-    names = build_autograder(
-        options.autograder, rubric=options.rubric, private=options.private, secret=options.secret
-    )
-    print(say("{path} holds {count:file|files}", path=options.autograder, count=len(names)))
-    print("Next: upload it in Gradescope under Configure Autograder")
+    with tempfile.TemporaryDirectory() as folder:
+        secret = options.secret
+        if secret is None:  # one for all submissions: the same one gets the same grade every time
+            secret = Path(folder) / "secret"
+            secret.write_bytes(secrets.token_bytes(32))
+        names = build_autograder(
+            options.autograder,
+            rubric=options.rubric,
+            private=options.private,
+            secret=secret,
+            torch_index=options.torch_index,
+        )
+    tell(say("{path} holds {count:file|files}", path=str(options.autograder), count=len(names)))
+    tell("Next: upload it in Gradescope under Configure Autograder", hanging=6)
     return 0
 
 
@@ -97,7 +110,7 @@ def _grade_all(
     from exercises.grade._class import grade_class
 
     for problem in found.notes:
-        print(f"[WARN] {printable(problem.text)}")
+        tell(f"[WARN] {printable(problem.text)}", hanging=7)
     graded: dict[str, StudentGrade] = {}
     started = time.perf_counter()
     for one in grade_class(
@@ -120,7 +133,7 @@ def _settings(options: argparse.Namespace, rubric: Rubric, state: State) -> Sett
     private = options.private.resolve() if options.private is not None else None
     if private is not None:
         for doubt in doubts_about(private):
-            print(f"[WARN] {printable(doubt)}")
+            tell(f"[WARN] {printable(doubt)}", hanging=7)
     covered = [options.submissions, state.folder, private, _feedback_folder(options)]
     covered += [options.secret, options.rubric, options.out]
     return Settings(
@@ -169,22 +182,25 @@ def _show_progress(one: Graded, number: int, total: int) -> None:
     grade = one.grade
     how = "graded before" if one.before else f"{grade.seconds:.1f} s"
     width = len(str(total))
-    print(
+    tell(
         f"[{number:>{width}}/{total}] {printable(grade.student_id)[:40]}: "
-        f"{grade.score:g} of {grade.max_score:g} ({how})",
-        flush=True,
+        f"{grade.score:g} of {grade.max_score:g} ({how})"
     )
+    sys.stdout.flush()  # a class takes minutes, and a file or a pipe would keep the line back
 
 
 def _show_end(options: argparse.Namespace, grades: list[StudentGrade], seconds: float) -> None:
     levels = sorted({grade.isolation for grade in grades})
     for level in levels:
-        print(f"isolation {level}: {MEANING[Level[level]]}")
+        tell(f"isolation {level}: {MEANING[Level[level]]}", hanging=14)
     if min(Level[level] for level in levels) < Level.L3:
-        print("[WARN] submissions could read and write what your user can; --container shows how "
-              "to shut them in")  # fmt: skip
+        tell(
+            "[WARN] submissions could read and write what your user can; --container shows how to "
+            "shut them in",
+            hanging=7,
+        )
     where = _out(options) if options.gradescope is None else options.gradescope
-    print(
+    tell(
         say(
             "{count:submission|submissions} in {seconds} s; grades in {path}",
             count=len(grades),
@@ -258,6 +274,11 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--metadata", type=Path, metavar="FILE", help="Gradescope's, for lateness")
     parser.add_argument("--container", action="store_true", help="show the container commands")
     parser.add_argument("--autograder", type=Path, metavar="ZIP", help="build Gradescope's zip")
+    parser.add_argument(
+        "--torch-index",
+        metavar="URL",
+        help="where pip finds torch without CUDA, for the zip and the container's image",
+    )
     return parser.parse_args(arguments)
 
 

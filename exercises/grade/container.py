@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from exercises.grade.autograder import CPU_WHEELS, PACKAGES, library_root, pinned_requirements
+from exercises.grade.autograder import PACKAGES, library_root, pinned_requirements
 
 IMAGE = "minigpt-grader"
 BASE_IMAGE = "python:3.12-slim"
@@ -31,13 +31,17 @@ WALLS = (
 )
 
 
-def build_command() -> str:
-    """Return the command that builds the image, once; it needs the network."""
-    packages = " ".join(pinned_requirements())
+def build_command(torch_index: str | None = None) -> str:
+    """Return the command that builds the image, once; it needs the network.
+
+    torch_index: where pip finds torch without CUDA, a tenth of the size.
+    """
+    index = "" if torch_index is None else f"--extra-index-url {shlex.quote(torch_index)} "
+    packages = index + " ".join(pinned_requirements())
     return (
         f"docker build --tag {IMAGE} - <<'END'\n"
         f"FROM {BASE_IMAGE}\n"
-        f"RUN pip install --no-cache-dir --extra-index-url {CPU_WHEELS} {packages}\n"
+        f"RUN pip install --no-cache-dir {packages}\n"
         "END"
     )
 
@@ -71,11 +75,11 @@ def container_command(
     return " \\\n    ".join(lines)
 
 
-def container_text(submissions: Path, grades: Path) -> str:
+def container_text(submissions: Path, grades: Path, torch_index: str | None = None) -> str:
     """Return both commands with a line about each, to be shown by `--container`."""
     return (
         "# once, with the network: an image with Python and torch\n"
-        f"{build_command()}\n\n"
+        f"{build_command(torch_index)}\n\n"
         "# then, without it: grade, writing into the folder of the grades only\n"
         f"{container_command(submissions, grades)}\n"
     )

@@ -41,6 +41,7 @@ class Events:
         self.lent: list[tuple[Tensor, Tensor]] = []  # arguments, and copies made before the call
         self._stack = ExitStack()
         self._asked_schedule = False
+        self._news: list[Any] = []  # gradients that were written and not yet told of
 
     def __enter__(self) -> Events:
         for each in self.asked.get("models", ()):
@@ -67,6 +68,8 @@ class Events:
         trace: TracebackType | None,
     ) -> None:
         self._stack.close()
+        if self._news:
+            self._tell_news()
 
     def closure(self) -> Any:
         """Have the other side compute the loss and its gradients, as step(closure) wants it."""
@@ -134,10 +137,7 @@ class Events:
 
     def _written(self, twin: Twin, number: int) -> Any:
         def hook(parameter: Tensor) -> None:
-            news = twin.gradient_news(number)
-            reply = self._ask("written", twin.handle, number, news)
-            if reply is not None:
-                twin.write_gradient(number, *reply)
+            self._news.append((twin.handle, number, twin.gradient_news(number)))
 
         return hook
 
@@ -189,6 +189,8 @@ class Events:
     # ---- the exchange --------------------------------------------------------------------------
 
     def _ask(self, kind: str, *payload: Any, deep: bool = False) -> Any:
+        if self._news and kind != "written":
+            self._tell_news()
         profile = sys.getprofile()
         sys.setprofile(None)
         try:
@@ -209,6 +211,12 @@ class Events:
             return reply.get("value")
         finally:
             sys.setprofile(profile)
+
+    def _tell_news(self) -> None:
+        """Tell of the gradients that were written since, all at once, before anything else."""
+        news, self._news = self._news, []
+        for handle, number, kind, value in self._ask("written", news):
+            self.served.twins[handle].write_gradient(number, kind, value)
 
     def _modes(self, touched: list[int]) -> list[dict[str, Any]]:
         found = []

@@ -11,7 +11,7 @@ import sys
 import weakref
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -61,6 +61,7 @@ class LostQuietlyError(Exception):
     """The same for a caller who looks at `Session.lost` before believing any verdict."""
 
 
+POST_HOOKS = "_post_accumulate_grad_hooks"
 LIGHT = ("gradient", "written", "clip", "schedule")  # events that no other state comes with
 DEEP = ("before_step", "after_step", "closure")  # events with gradients and optimizers
 
@@ -335,7 +336,7 @@ class Session:
         try:
             torch.set_grad_enabled(state.get("grad") is True)
             give_profile(profile)
-            with torch.autocast("cpu", enabled=state.get("autocast") is True):
+            with torch.autocast("cpu") if state.get("autocast") is True else nullcontext():
                 value = handler(*payload)
         except (LostError, LostQuietlyError, WireError):
             raise
@@ -344,10 +345,12 @@ class Session:
         finally:
             take_profile()
             torch.set_grad_enabled(grads)
+        reply: dict[str, Any] = {}
         with self._guarded():
-            reply = self._state(
-                self._touched, deep=kind in ("before_step", "after_step", "closure")
-            )
+            if kind in DEEP:
+                reply = self._state(self._touched, deep=True)
+            elif kind not in LIGHT:
+                reply["random"] = self.random.changes()
         return reply | {"value": value, "stop": stop}
 
     def _module(self, handle: Any, number: Any) -> nn.Module:
@@ -423,14 +426,20 @@ class Session:
             now = now if result is None else result
         return None if now is gradient else sendable(now)
 
-    def _on_written(self, handle: Any, number: Any, news: Any) -> Any:
-        twin = self.twins[handle]
-        if news is not None:
-            twin.write_gradient(number, *news)
-        tensor = twin.tensor(number)
-        for hook in list((tensor._post_accumulate_grad_hooks or {}).values()):
-            hook(tensor)
-        return twin.gradient_news(number)
+    def _on_written(self, news: Any) -> Any:
+        """Write gradients as they were written over there, one after the other."""
+        replaced = []
+        for handle, number, told in news:
+            twin = self.twins[handle]
+            if told is not None:
+                twin.write_gradient(number, *told)
+            tensor = twin.tensor(number)
+            for hook in list((getattr(tensor, POST_HOOKS) or {}).values()):
+                hook(tensor)
+            changed = twin.gradient_news(number)
+            if changed is not None:
+                replaced.append((handle, number, *changed))
+        return replaced
 
     def _on_before_step(self, reference: Any, given: Any) -> None:
         self._on_step(reference, given, _global_optimizer_pre_hooks)

@@ -230,7 +230,9 @@ def test_a_blind_bug_is_named_only_after_the_right_answer(
     assert main([place, "--random", "1"]) == 0
     assert main([place, "--random", "1", "--probe", bug.check]) == 0
     assert main([place, "--random", "1", "--answer", wrong]) == 1
-    before = " ".join(capsys.readouterr().out.split())
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 60
+    before = " ".join(shown.split())
     assert bug.id not in before
     assert bug.title not in before
     assert f"[FAIL] {bug.check}" in before

@@ -63,8 +63,9 @@ def test_equal_inputs_give_equal_bytes(tmp_path: Path) -> None:
 
 
 def test_the_versions_are_the_ones_that_are_installed() -> None:
-    lines = requirements_text().splitlines()
-    assert lines[0] == "--extra-index-url https://download.pytorch.org/whl/cpu"
+    lines = requirements_text("https://wheels.example/cpu").splitlines()
+    assert lines[0] == "--extra-index-url https://wheels.example/cpu"
+    assert requirements_text().splitlines() == lines[1:]
     assert lines[1:] == [
         f"{name}=={importlib.metadata.version(name).split('+')[0]}"
         for name in ("torch", "numpy", "tqdm", "safetensors")
