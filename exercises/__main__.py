@@ -13,19 +13,22 @@ import argparse
 import json
 import os
 import sys
+import textwrap
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from diagnostics._text import say
 from exercises import _exit
-from exercises._console import tell
+from exercises._console import columns, tell
 from exercises._outline import NAMES, first_line, full_name
-from minigpt._cli import Parser, require_writable, run_command
+from minigpt._cli import CommandError, Parser, require_writable, run_command
 from minigpt._files import write_text
 
 if TYPE_CHECKING:
     from exercises._exercise import Receipt
+
+LIST_WIDTH = 80
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,9 +37,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    _refuse_mixtures(options)
     if options.list:
         for name in NAMES:
-            tell(f"{name:<26} {first_line(name)}", hanging=27)
+            text = f"{name:<26} {first_line(name)}"
+            print(textwrap.fill(text, min(LIST_WIDTH, columns()), subsequent_indent=" " * 27))
         return _exit.CAUGHT
     if options.status:
         from exercises._status import show_status
@@ -57,6 +62,17 @@ def _run(options: argparse.Namespace) -> int:
         print()
         show_summary(read_progress()[0])
     return code
+
+
+def _refuse_mixtures(options: argparse.Namespace) -> None:
+    """Raise CommandError for what would otherwise be passed over without a word."""
+    given = [name for name in ("list", "status", "verify") if getattr(options, name)]
+    if len(given) > 1:
+        raise CommandError(f"--{given[0]} and --{given[1]} are two commands; give one of them")
+    if options.status and options.names:
+        raise CommandError("--status shows everything and takes no names")
+    if given and options.json is not None:
+        raise CommandError(f"--json is for the receipts of a run, --{given[0]} makes none")
 
 
 def _run_all(names: list[str], jobs: int, json_path: str | None) -> int:

@@ -215,7 +215,6 @@ EXERCISE = Exercise(
                 "Loops that wait for a full count drop the rest, or carry it over. Test the "
                 "last, shorter piece of everything that is cut into pieces."
             ),
-            guide="The accumulation that doubled as a schedule",
         ),
         Bug(
             name="clipped_inside",

@@ -119,7 +119,6 @@ EXERCISE = Exercise(
                 "other way round as well: change an earlier token, and a later prediction must "
                 "move."
             ),
-            guide="The loss that stopped at 3.2",
         ),
         Bug(
             name="shifted_inside",

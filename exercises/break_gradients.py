@@ -194,7 +194,6 @@ EXERCISE = Exercise(
                 "and no loop over parameters() can say so. Compare the number of parameters "
                 "with one counted by hand."
             ),
-            guide="Half a model",
         ),
         Bug(
             name="overwritten",

@@ -241,7 +241,6 @@ EXERCISE = Exercise(
                 "loop needs the same cleaning up as its ordinary end, and rare branches have to "
                 "be tested on purpose."
             ),
-            guide="NaN: stop, name, go back",
         ),
     ),
     hint="Print the norm of the gradient right before optimizer.step(), for two different batches.",

@@ -153,7 +153,10 @@ def as_number(value: Any, name: str) -> float:
         return float(value.item())
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise BrokenPromiseError(f"{name} is a {type(value).__name__}, wanted a number")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise BrokenPromiseError(f"{name} is too large for a float") from error
 
 
 def as_text(value: Any, name: str) -> str:

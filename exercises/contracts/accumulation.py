@@ -215,7 +215,7 @@ def _pattern(gradient: Tensor, wanted: Tensor, weights: Tensor, batches: Batches
             f"the gradient has {int((~gradient.isfinite()).sum())} of {gradient.numel()} values "
             "that are not finite, expected 0"
         )
-    sizes = f"has norm {float(gradient.norm()):.3f}, expected {float(wanted.norm()):.3f}"
+    sizes = f"has norm {float(gradient.norm()):.4g}, expected {float(wanted.norm()):.4g}"
     factor = float((gradient * wanted).sum() / wanted.square().sum())
     if largest_difference(gradient, factor * wanted) <= 1e-6:
         return f"the gradient is {factor:.3g} times the one of all scored tokens: it {sizes}"

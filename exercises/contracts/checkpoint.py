@@ -85,7 +85,9 @@ def right_copied_into_fresh(state: State, fresh: State, change: float) -> tuple[
     return fresh, live
 
 
-def wrong_saved_by_reference(state: State, fresh: State, change: float) -> tuple[State, State]:
+def wrong_saved_by_reference(
+    state: dict[str, Tensor], fresh: dict[str, Tensor], change: float
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Take detach() and cpu() for a copy: on the CPU both give the same memory."""
     saved = {}
     for name, value in state.items():
@@ -96,7 +98,9 @@ def wrong_saved_by_reference(state: State, fresh: State, change: float) -> tuple
     return {name: saved[name] for name in fresh}, state
 
 
-def wrong_prefix(state: State, fresh: State, change: float) -> tuple[State, State]:
+def wrong_prefix(
+    state: dict[str, Tensor], fresh: dict[str, Tensor], change: float
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Save under the names of a wrapper, and pass over every name that is not found."""
     saved = {"module." + name: value.clone() for name, value in state.items()}
     for value in state.values():
@@ -109,7 +113,9 @@ def wrong_prefix(state: State, fresh: State, change: float) -> tuple[State, Stat
     return fresh, state
 
 
-def wrong_single_precision(state: State, fresh: State, change: float) -> tuple[State, State]:
+def wrong_single_precision(
+    state: dict[str, Tensor], fresh: dict[str, Tensor], change: float
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Save everything in float32, and load it back into the types of the model."""
     saved = {}
     for name, value in state.items():
@@ -121,7 +127,9 @@ def wrong_single_precision(state: State, fresh: State, change: float) -> tuple[S
     return {name: saved[name].to(value.dtype) for name, value in fresh.items()}, state
 
 
-def wrong_matched_by_shape(state: State, fresh: State, change: float) -> tuple[State, State]:
+def wrong_matched_by_shape(
+    state: dict[str, Tensor], fresh: dict[str, Tensor], change: float
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Fill each tensor with the first saved one that has its shape and type."""
     saved = {name: value.clone() for name, value in state.items()}
     for value in state.values():
@@ -136,7 +144,9 @@ def wrong_matched_by_shape(state: State, fresh: State, change: float) -> tuple[S
     return fresh, state
 
 
-def wrong_buffers_lost(state: State, fresh: State, change: float) -> tuple[State, State]:
+def wrong_buffers_lost(
+    state: dict[str, Tensor], fresh: dict[str, Tensor], change: float
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Save what can be trained: counters and masks stay as a fresh model has them."""
     saved = {}
     for name, value in state.items():
@@ -149,7 +159,9 @@ def wrong_buffers_lost(state: State, fresh: State, change: float) -> tuple[State
     return {name: saved.get(name, value) for name, value in fresh.items()}, state
 
 
-def wrong_through_float64(state: State, fresh: State, change: float) -> tuple[State, State]:
+def wrong_through_float64(
+    state: dict[str, Tensor], fresh: dict[str, Tensor], change: float
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Write one row of float64, which is wide enough for all but large integers."""
     saved = {}
     for name, value in state.items():
@@ -161,7 +173,9 @@ def wrong_through_float64(state: State, fresh: State, change: float) -> tuple[St
     return {name: saved[name].to(value.dtype) for name, value in fresh.items()}, state
 
 
-def wrong_scalars_widened(state: State, fresh: State, change: float) -> tuple[State, State]:
+def wrong_scalars_widened(
+    state: dict[str, Tensor], fresh: dict[str, Tensor], change: float
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Flatten to save: a tensor without any axis comes back with one."""
     rows = {name: value.clone().reshape(-1) for name, value in state.items()}
     for value in state.values():

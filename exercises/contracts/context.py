@@ -206,7 +206,7 @@ def _reading(seen: Tensor, wanted: Tensor, window: int) -> str:
         bits = _bits(value * count)
         if len(bits) == count:
             return f"position {t} reads the tokens {', '.join(map(str, bits))}, {expected}"
-    return f"position {t} mixes the tokens to {value:.4f}, not a mean of whole marks, {expected}"
+    return f"position {t} mixes the tokens to {value:.4g}, not a mean of whole marks, {expected}"
 
 
 def _mixing(mixed: Tensor, parts: list[Tensor], heads: int, window: int) -> str:
@@ -223,7 +223,7 @@ def _mixing(mixed: Tensor, parts: list[Tensor], heads: int, window: int) -> str:
     ends = f"position 0 {_right(bad[0])}, position {len(bad) - 1} {_right(bad[-1])}"
     return (
         f"{int(bad.sum())} of {bad.numel()} (position, head) pairs give them wrong weights, "
-        f"expected 0: off by up to {float(gaps.amax()):.4f}; {ends}"
+        f"expected 0: off by up to {float(gaps.amax()):.4g}; {ends}"
     )
 
 

@@ -166,9 +166,9 @@ def examine(implementation: Implementation) -> Iterator[Finding]:
                 return
             strange = ids[(ids < 0) | (ids >= V)]
             if strange.numel():
-                count = f"{strange.numel()} of {ids.numel()} tokens"
+                share = f"{strange.numel()} of {ids.numel()} tokens"
                 such = f"outside the vocabulary 0..{V - 1}, the first is {int(strange[0])}"
-                yield Finding(math.inf, f"{count} lie {such}")
+                yield Finding(math.inf, f"{share} lie {such}")
                 return
             yield Finding(
                 count_unequal(ids[:, :T0], prompt),

@@ -205,13 +205,13 @@ def _pattern(gradient: Tensor, slope: Tensor, inputs: Tensor, name: str) -> str:
     if not bool(gradient.isfinite().all()):
         return f"has {int((~gradient.isfinite()).sum())} values that are not finite, expected 0"
     if not bool(gradient.any()):
-        return f"is 0 everywhere, expected a norm of {float(slope.norm()):.3f}"
+        return f"is 0 everywhere, expected a norm of {float(slope.norm()):.4g}"
     factor = float((gradient * slope).sum() / slope.square().sum())
     if largest_difference(gradient, factor * slope) <= 1e-6:
         return f"is {factor:.3g} times the slope of the loss, expected 1 time"
     off = (gradient - slope).abs().amax(1) > 1e-6  # (rows,)
     rows = f"differs from the slope of the loss in {int(off.sum())} of {len(off)} rows"
-    size = f"by up to {largest_difference(gradient, slope):.3f}"
+    size = f"by up to {largest_difference(gradient, slope):.4g}"
     if name == "table":
         counts = torch.bincount(inputs.flatten(), minlength=len(off))
         once = int((off & (counts == 1)).sum())

@@ -206,7 +206,7 @@ def examine(implementation: Implementation) -> Iterator[Finding]:
         yield Finding(
             largest_difference(after, wanted),
             f"the first step moves tensor {place}, of shape {SHAPES[place]}, by "
-            f"{float(after.abs().mean()):.4f} on average, expected {RATE}, the rate, against its "
+            f"{float(after.abs().mean()):.4g} on average, expected {RATE}, the rate, against its "
             "gradient's sign",
         )
     for place, after in enumerate(_run(implementation, weights, [zeros])):
@@ -215,8 +215,8 @@ def examine(implementation: Implementation) -> Iterator[Finding]:
         kind = "a matrix" if after.ndim >= 2 else "a vector"
         yield Finding(
             largest_difference(after, wanted),
-            f"a step with gradients of 0 multiplies tensor {place}, {kind}, by {factor:.4f}, "
-            f"expected {float((wanted / weights[place]).mean()):.4f}: the decay alone",
+            f"a step with gradients of 0 multiplies tensor {place}, {kind}, by {factor:.4g}, "
+            f"expected {float((wanted / weights[place]).mean()):.4g}: the decay alone",
         )
     small = [[part * 1e-6 for part in row] for row in ordinary]
     runs = ((1, ordinary, "ordinary"), (2, ordinary, "ordinary"), (4, ordinary, "ordinary"),
@@ -238,7 +238,7 @@ def _several_steps(
             largest_difference(after, wanted[place]),
             f"after {len(gradients)} {'step' if len(gradients) == 1 else 'steps'} with {kind} "
             f"gradients tensor {place}, of shape {SHAPES[place]}, has moved by a norm of "
-            f"{moved:.5f}, expected {due:.5f}",
+            f"{moved:.4g}, expected {due:.4g}",
         )
 
 

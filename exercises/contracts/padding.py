@@ -182,7 +182,7 @@ def _judge(mixed: Tensor, alone: list[Tensor], starts: list[int], side: str) -> 
         max(gaps),
         f"with pads {_on(side)} the tokens of {changed} of {len(gaps)} rows come out otherwise "
         f"than alone, worst in row {worst}, of length {alone[worst].shape[1]}, by "
-        f"{gaps[worst]:.4f}, expected 0",
+        f"{gaps[worst]:.4g}, expected 0",
     )
 
 
@@ -200,7 +200,7 @@ def _judge_future(
     moved = largest_difference(after[kept], before[kept])
     yield Finding(
         moved,
-        f"with pads on the right earlier tokens move by {moved:.4f} when the last token of their "
+        f"with pads on the right earlier tokens move by {moved:.4g} when the last token of their "
         "row changes, expected 0: no token reads the future",
     )
 

@@ -177,16 +177,16 @@ def examine(implementation: Implementation) -> Iterator[Finding]:
             worst = int((rates[:, group] - wanted[:, group]).abs().argmax())
             yield Finding(
                 largest_difference(rates[:, group], wanted[:, group]),
-                f"{run} group {group} has rate {float(rates[worst, group]):.4f} at step {worst}, "
-                f"expected {float(wanted[worst, group]):.4f}, the first group's times its factor",
+                f"{run} group {group} has rate {float(rates[worst, group]):.4g} at step {worst}, "
+                f"expected {float(wanted[worst, group]):.4g}, the first group's times its factor",
             )
         order = torch.randperm(len(steps)).tolist()[: max_steps // 2]
         mixed = _rates(implementation, order, max_steps, warmup, factors)
         first = order[0]
         yield Finding(
             largest_difference(mixed, wanted[order]),
-            f"{run} the rate of step {first} is {float(mixed[0, 0]):.4f} where it is asked for "
-            f"first, and {float(wanted[first, 0]):.4f} in the order of the run, expected the same",
+            f"{run} the rate of step {first} is {float(mixed[0, 0]):.4g} where it is asked for "
+            f"first, and {float(wanted[first, 0]):.4g} in the order of the run, expected the same",
         )
 
 
@@ -194,19 +194,19 @@ def _judge_curve(rates: Tensor, wanted: Tensor, max_steps: int, run: str) -> Ite
     """Compare the first group's rates at the start, within the run, and beyond its end."""
     yield Finding(
         abs(float(rates[0] - wanted[0])),
-        f"{run} step 0 has rate {float(rates[0]):.4f}, expected {float(wanted[0]):.4f}",
+        f"{run} step 0 has rate {float(rates[0]):.4g}, expected {float(wanted[0]):.4g}",
     )
     worst = int((rates - wanted)[:max_steps].abs().argmax())
     yield Finding(
         largest_difference(rates[:max_steps], wanted[:max_steps]),
-        f"{run} step {worst} has rate {float(rates[worst]):.4f}, expected "
-        f"{float(wanted[worst]):.4f}; the highest rate is {float(rates[:max_steps].amax()):.4f}, "
-        f"expected {PEAK}, and the last one {float(rates[max_steps - 1]):.4f}, expected {FLOOR}",
+        f"{run} step {worst} has rate {float(rates[worst]):.4g}, expected "
+        f"{float(wanted[worst]):.4g}; the highest rate is {float(rates[:max_steps].amax()):.4g}, "
+        f"expected {PEAK}, and the last one {float(rates[max_steps - 1]):.4g}, expected {FLOOR}",
     )
     worst = max_steps + int((rates - wanted)[max_steps:].abs().argmax())
     yield Finding(
         largest_difference(rates[max_steps:], wanted[max_steps:]),
-        f"{run} step {worst}, beyond the end, has rate {float(rates[worst]):.4f}, expected the "
+        f"{run} step {worst}, beyond the end, has rate {float(rates[worst]):.4g}, expected the "
         f"floor, {FLOOR}",
     )
 

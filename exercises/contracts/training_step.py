@@ -167,15 +167,15 @@ def examine(implementation: Implementation) -> Iterator[Finding]:
     moved = (weights - _run(implementation, weights, [mixed])[0]) / RATE
     yield Finding(
         largest_difference(moved, gradient),
-        f"one step on 12 mixed tokens uses a gradient of norm {float(moved.norm()):.3f}, expected "
-        f"the batch's own, of norm {float(gradient.norm()):.3f}{_part_of(moved, gradient)}",
+        f"one step on 12 mixed tokens uses a gradient of norm {float(moved.norm()):.4g}, expected "
+        f"the batch's own, of norm {float(gradient.norm()):.4g}{_part_of(moved, gradient)}",
     )
     gradient = _gradient(weights, *repeated)
     moved = (weights - _run(implementation, weights, [repeated])[0]) / RATE
     yield Finding(
         largest_difference(moved, _clipped(gradient)),
-        f"a gradient of norm {float(gradient.norm()):.3f} was used with norm "
-        f"{float(moved.norm()):.3f}, expected {LIMIT}: one factor for all rows brings it to there",
+        f"a gradient of norm {float(gradient.norm()):.4g} was used with norm "
+        f"{float(moved.norm()):.4g}, expected {LIMIT}: one factor for all rows brings it to there",
     )
     yield from _several_steps(implementation, weights, [mixed, _mixed_batch(12), _mixed_batch(12)])
     batches = [_mixed_batch(9), _repeated_batch(weights, 9), _mixed_batch(9), _mixed_batch(9)]
@@ -202,8 +202,8 @@ def _several_steps(
         )
         yield Finding(
             abs(float(losses[count - 1]) - loss),
-            f"step {count} reports a loss of {float(losses[count - 1]):.4f}, expected {loss:.4f}, "
-            f"as it was before the step (after it: {float(_loss(after, *batches[count - 1])):.4f})",
+            f"step {count} reports a loss of {float(losses[count - 1]):.4g}, expected {loss:.4g}, "
+            f"as it was before the step (after it: {float(_loss(after, *batches[count - 1])):.4g})",
         )
         table, last = after, own
 
@@ -257,7 +257,7 @@ def _share(moved: Tensor, gradient: Tensor, other: Tensor) -> str:
         return "nan"
     columns = torch.stack([gradient.flatten(), other.flatten()], dim=1)  # (V * V, 2)
     factors = torch.linalg.pinv(columns) @ moved.flatten()
-    return f"{float(factors[0]):.2f}"
+    return f"{round(float(factors[0]), 2):g}"
 
 
 CONTRACT = Contract(

@@ -429,10 +429,10 @@ class Session:
     def _on_written(self, news: Any) -> Any:
         """Write gradients as they were written over there, one after the other."""
         replaced = []
-        for handle, number, told in news:
+        for handle, number, change in news:
             twin = self.twins[handle]
-            if told is not None:
-                twin.write_gradient(number, *told)
+            if change is not None:
+                twin.write_gradient(number, *change)
             tensor = twin.tensor(number)
             for hook in list((getattr(tensor, POST_HOOKS) or {}).values()):
                 hook(tensor)

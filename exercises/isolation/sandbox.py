@@ -175,7 +175,10 @@ class _Zygote:
 
     def start(self, order: Mapping[str, Any], connection: socket.socket, output: BinaryIO) -> int:
         """Fork a job; return its process id."""
-        socket.send_fds(self._orders, [b"."], [connection.fileno(), output.fileno()])
+        try:
+            socket.send_fds(self._orders, [b"."], [connection.fileno(), output.fileno()])
+        except OSError as error:
+            raise PeerGoneError("the clean process has ended") from error
         self._channel.deadline = time.monotonic() + START_SECONDS
         self._channel.send(("start", dict(order)))
         return int(self._ask_within(START_SECONDS, "started")[0])

@@ -21,6 +21,7 @@ from torch import Tensor
 MESSAGE_BYTES_MAX = 256 * 1024 * 1024
 JSON_BYTES_MAX = 16 * 1024 * 1024
 DEPTH_MAX = 20
+INT_DIGITS_MAX = 1000
 HEAD = struct.Struct(">QQ")
 DTYPES = {
     str(dtype).removeprefix("torch."): dtype
@@ -70,7 +71,7 @@ def _plain(value: Any, blobs: list[bytes], depth: int) -> Any:
     if value is None or type(value) in (bool, str):
         return value
     if type(value) is int:
-        return value if abs(value) < 2**63 else ["int", str(value)]
+        return value if abs(value) < 2**63 else ["int", _digits(value)]
     if type(value) is float:
         return ["float", value if math.isfinite(value) else str(value)]
     if type(value) is Tensor or type(value) is torch.nn.Parameter:
@@ -85,10 +86,19 @@ def _plain(value: Any, blobs: list[bytes], depth: int) -> Any:
     raise WireError(f"a {type(value).__name__} has no place on the wire, only plain data has")
 
 
+def _digits(value: int) -> str:
+    if value.bit_length() > 4 * INT_DIGITS_MAX or len(str(value)) > INT_DIGITS_MAX:
+        raise WireError(f"an int of {value.bit_length()} bits has no place on the wire")
+    return str(value)
+
+
 def _plain_tensor(value: Tensor, blobs: list[bytes]) -> Any:
     name = str(value.dtype).removeprefix("torch.")
     if name not in DTYPES or value.layout != torch.strided:
         raise WireError(f"a tensor of type {value.dtype}, {value.layout} has no place on the wire")
+    if value.numel() * value.element_size() > MESSAGE_BYTES_MAX:  # before a view is written out
+        size = value.numel() * value.element_size()
+        raise WireError(f"the value takes {size} bytes, too many for the wire")
     flat = value.detach().cpu().contiguous().reshape(-1)
     blobs.append(flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"")
     return ["tensor", [name, list(value.shape)]]
@@ -102,7 +112,9 @@ def _built(plain: Any, blob: bytes, used: int, depth: int) -> tuple[Any, int]:
         return plain, used
     kind, content = plain
     if kind == "int":
-        return int(str(content)[:1000]), used
+        if len(content) > INT_DIGITS_MAX:
+            raise ValueError("too many digits")
+        return int(content), used
     if kind == "float":
         return float(content), used
     if kind == "tensor":

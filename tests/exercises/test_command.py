@@ -23,6 +23,9 @@ ROOT = Path(exercises.__file__).parents[1]
         (["nonsense"], "error: there is no exercise 'nonsense'; `python -m exercises --list`"),
         (["shfit"], "error: there is no exercise 'shfit'; did you mean shift? "),
         (["shift", "--json", "nowhere/r.json"], "error: --json nowhere/r.json: there is no folder"),
+        (["--status", "shift"], "error: --status shows everything and takes no names"),
+        (["--status", "--verify"], "error: --status and --verify are two commands"),
+        (["--verify", "--json", "r.json"], "error: --json is for the receipts of a run, --verify"),
     ],
 )
 def test_one_line_and_exit_2(

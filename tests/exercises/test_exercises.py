@@ -116,7 +116,7 @@ def healed_shift(folder: Path, *, keep_mark: bool) -> Path:
 def test_a_healed_exercise_exits_with_1_as_a_process(keep_mark: bool, tmp_path: Path) -> None:
     path = healed_shift(tmp_path, keep_mark=keep_mark)
     done = subprocess.run(
-        [sys.executable, str(path)],
+        [sys.executable, str(path), "identical"],
         capture_output=True,
         text=True,
         check=False,

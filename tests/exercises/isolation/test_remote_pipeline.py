@@ -98,7 +98,9 @@ def process(target: Any, *arguments: Any) -> Iterator[Channel]:
     method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
     context: Any = multiprocessing.get_context(method)
     if method == "forkserver":
-        context.set_forkserver_preload(["exercises._lab", "exercises.isolation.pipeline_server"])
+        # torch imports its compiler, for seconds, when the first optimizer is made
+        modules = ["torch._dynamo", "exercises._lab", "exercises.isolation.pipeline_server"]
+        context.set_forkserver_preload(modules)
     here, there = socket.socketpair()
     child: BaseProcess = context.Process(target=target, args=(there, *arguments), daemon=True)
     child.start()
