@@ -43,9 +43,10 @@ def repair(exercise: Exercise, name: str, *, again: bool, watch: bool) -> int:
     contract = contract_of(exercise.check)
     path = _path(exercise)
     wrong, written = _prepare(exercise, contract, path, name, again)
-    if written and not watch:
+    if written:
         _introduce(exercise, contract, path)
-        return _exit.NOT_CAUGHT
+        if not watch:
+            return _exit.NOT_CAUGHT
     with _judging.practice() as judge:
         verify = functools.partial(_verify, exercise, contract, wrong, path, judge.fix)
         return watch_file(path, verify) if watch else verify()

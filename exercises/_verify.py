@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from diagnostics import diagnose
 from diagnostics._text import say
 from exercises import _exit
 from exercises._contract_proof import (
@@ -32,6 +33,7 @@ from exercises._exercise import (
     Bug,
     Exercise,
     HealthyPipelineError,
+    counted_executions,
     find_marked_line,
     prove,
 )
@@ -118,11 +120,22 @@ def bug_problems(lab: Lab, bug: Bug) -> Iterator[str]:
     if receipt.line is None:
         return
     with tempfile.TemporaryDirectory(prefix="exercises-") as folder:
-        healed = prove(lab, healed_bug(bug, Path(folder)))
-    if not healed.executed:
-        yield f"{bug.name}: its solution was never executed"
-    if healed.result is None or healed.result.failed:
-        yield f"{bug.name}: its solution does not pass {bug.trips}"
+        yield from _solution_problems(lab, healed_bug(bug, Path(folder)))
+
+
+def _solution_problems(lab: Lab, healed: Bug) -> Iterator[str]:
+    line = find_marked_line(healed.break_it)
+    if line is None:
+        raise ValueError(f"{healed.name}: the marked line is gone")
+    try:
+        with counted_executions(line) as count:
+            report = diagnose(healed.break_it(lab), seed=lab.seed, only=[healed.trips])
+    finally:
+        lab.restore()
+    if not count[0]:
+        yield f"{healed.name}: its solution was never executed"
+    if not report.passed:
+        yield f"{healed.name}: its solution does not pass {healed.trips}"
 
 
 def healed_bug(bug: Bug, folder: Path) -> Bug:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 Implementation = Callable[..., Any]
+CLAIM_LENGTH_MAX = 240
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,9 +96,15 @@ def first_fault(contract: Contract, implementation: Implementation) -> Finding |
 def findings_of(contract: Contract, implementation: Implementation) -> Iterator[Finding]:
     """Yield what the reference check finds; what cannot be measured is infinitely far off."""
     try:
-        yield from contract.examine(implementation)
+        for finding in contract.examine(implementation):
+            yield Finding(finding.size, _shortened(finding.claim))
     except BrokenPromiseError as error:
-        yield Finding(float("inf"), str(error))
+        yield Finding(float("inf"), _shortened(str(error)))
+
+
+def _shortened(claim: str) -> str:
+    """Return a claim of at most CLAIM_LENGTH_MAX characters: a value may have hundreds."""
+    return claim if len(claim) <= CLAIM_LENGTH_MAX else claim[: CLAIM_LENGTH_MAX - 3] + "..."
 
 
 # ---- what came back, with its type and shape proved ------------------------------------------

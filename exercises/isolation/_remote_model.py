@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import weakref
 from typing import Any
 
@@ -14,6 +15,8 @@ from exercises.isolation._session import Session
 from exercises.isolation._twin import HOOK_TABLES, Twin
 from exercises.isolation.wire import WireError
 
+COPIES_MAX = 8  # models of one session before those that are no longer used are looked for
+
 
 class Link:
     """What ties the modules of one model to its twin; a copy of it is a copy over there too."""
@@ -24,6 +27,7 @@ class Link:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Link:
         twin = self.twin
+        _let_go(self.session)
         handle = self.session.ask("clone", twin.handle, touched=[twin])
         if type(handle) is not int or handle in self.session.twins:
             raise WireError("a copy came without a number of its own")
@@ -83,6 +87,13 @@ def wanted_events(twins: list[Twin], *, own: int | None = None) -> list[dict[str
             ]
         wanted.append(events)
     return wanted
+
+
+def _let_go(session: Session) -> None:
+    """Drop copies that nobody holds: their modules refer to one another in a circle."""
+    if len(session.twins) >= session.twins_max:
+        gc.collect()
+        session.twins_max = max(COPIES_MAX, 2 * len(session.twins))
 
 
 def _register(session: Session, twin: Twin) -> None:

@@ -86,6 +86,7 @@ class Session:
         self.schedule_ran: Callable[[], None] = lambda: None
         self.closure: Callable[[], Any] | None = None
         self.original: Twin | None = None
+        self.twins_max = 0  # so many models, and copies that are no longer used are let go
         self._touched: list[Twin] = []
         self._replaced: dict[int, tuple[list[Tensor], list[Tensor]]] = {}
         self._held: dict[int, Any] = {}

@@ -39,9 +39,10 @@ NOT_REMOTE: frozenset[str] = frozenset()
 _FLAT = ("forward", "get_batch", "batch", "learning_rate", "next_token_probabilities")
 
 
-def diagnose_remote(channel: Channel, **how: Any) -> Report:
+def diagnose_remote(channel: Channel, *, allow: Iterable[str] = (), **how: Any) -> Report:
     """Examine the pipeline that the other process serves; how: as `diagnose` takes it.
 
+    allow: reasons that the instructor allows; what the pipeline itself allows does not count.
     Where the process is lost, the check that ran then and all later ones say ERROR.
     Raises RemoteError for an error in build_pipeline, LostError where no pipeline came at all.
     """
@@ -58,6 +59,7 @@ def diagnose_remote(channel: Channel, **how: Any) -> Report:
     try:
         described = session.ask("describe")
         pipeline = _pipeline(session, described)
+        pipeline.allow = tuple(allow)
         with _entry(described["entry"]):
             report = diagnose(pipeline, progress=progress, **how)
     except LostQuietlyError as error:
