@@ -15,7 +15,8 @@ from exercises.isolation.judge import (
     judge_check,
     judge_fix,
 )
-from exercises.isolation.sandbox import Sandbox
+from exercises.isolation.sandbox import IsolationError, Sandbox
+from minigpt._cli import CommandError
 
 SEEDS = 3  # of each implementation; grading uses others
 
@@ -45,6 +46,12 @@ class Judge:
 
 @contextmanager
 def practice() -> Iterator[Judge]:
-    """Yield a judge; its processes end with the block."""
-    with Sandbox() as sandbox:
-        yield Judge(sandbox)
+    """Yield a judge; its processes end with the block.
+
+    Raises CommandError where this system gives a student's code no process of its own.
+    """
+    try:
+        with Sandbox() as sandbox:
+            yield Judge(sandbox)
+    except IsolationError as error:
+        raise CommandError(f"the file was not judged: {error}") from error

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 Implementation = Callable[..., Any]
-CLAIM_LENGTH_MAX = 240
+CLAIM_LENGTH_MAX = 230
 
 
 @dataclass(frozen=True, kw_only=True)

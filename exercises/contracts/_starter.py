@@ -42,8 +42,9 @@ def check(implementation):
 
 
 def _docstring(contract: Contract, title: str) -> str:
+    signature = textwrap.fill(contract.signature, 88, subsequent_indent="    ")
     promise = textwrap.fill(contract.promise, 88)
-    return f'"""{title}\n\n{contract.signature}\n\n{promise}\n"""\n'
+    return f'"""{title}\n\n{signature}\n\n{promise}\n"""\n'
 
 
 def _unmarked(line: str, healed: bool) -> str:

@@ -76,7 +76,6 @@ class _Served:
         self.graphs: dict[int, _Graph] = {}
         self.strangers: list[Tensor] = []
         self.names = Names()
-        self.methods: dict[str, Any] = {}
         self.numbers = itertools.count(1)
         self.answers: dict[str, Callable[..., Any]] = {}
         self.alive: list[tuple[int, weakref.ref[Any]]] = []
@@ -422,7 +421,6 @@ class _Served:
         """Return an attribute of the tokenizer, or the signature of a method."""
         value = getattr(self.pipeline.tokenizer, name)
         if callable(value):
-            self.methods[name] = value
             return ("method", signature_of(value))
         return ("value", self.pack(value))
 

@@ -99,9 +99,6 @@ def _pipeline(session: Session, described: Any) -> Pipeline:
             raise WireError("a pipeline came without a model")
     if files := _files(session):
         parts["files"] = files
-    for name in ("forward", "learning_rate"):
-        if name in parts:
-            vars(parts[name])["model"] = model
     if "learning_rate" in parts:
         session.schedule_ran = parts["learning_rate"].ran
     pipeline = Pipeline(model, **_checked(constants), **parts)

@@ -16,6 +16,7 @@ from exercises.contracts._private import contract_of
 from exercises.contracts._starter import check_source
 from exercises.grade._results import Verdict
 from exercises.isolation.judge import CheckJudgement
+from exercises.isolation.sandbox import IsolationError
 from minigpt._cli import CommandError
 
 PATH = Path("work") / "check_shift.py"
@@ -186,3 +187,18 @@ def test_the_real_judge_sees_what_a_check_and_a_repair_are_worth(
     repaired = fix.read_text(encoding="utf-8").replace("inputs.roll(-1, 1)", "data[places + 1]")
     fix.write_text(repaired, encoding="utf-8")
     assert _repair.repair(EXERCISE, "", again=False, watch=False) == 0
+
+
+def test_where_code_cannot_be_shut_in_nothing_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line that says so, instead of running the file in this process."""
+
+    class NoSandbox:
+        def __enter__(self) -> None:
+            raise IsolationError("isolation L1 is asked for, this system gives L0")
+
+        def __exit__(self, *exception: object) -> None: ...
+
+    monkeypatch.setattr(_judging, "Sandbox", NoSandbox)
+    with pytest.raises(CommandError, match="the file was not judged: isolation L1"):
+        with _judging.practice():
+            pytest.fail("there is no judge")

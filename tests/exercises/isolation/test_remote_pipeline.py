@@ -34,7 +34,7 @@ from minigpt import MiniGPT
 SECONDS = 600.0  # after which a question counts as never answered
 # bugs whose check computes for a long time: one of them is in the quick tests, all in the slow ones
 HEAVY = frozenset(
-    {"accumulation", "batches", "evaluation", "gradients", "honesty", "optimizer", "overfit",
+    {"accumulation", "batches", "evaluation", "generation", "gradients", "honesty", "optimizer", "overfit",
      "prefix", "resume", "schedule", "shapes", "training_step"}
 )  # fmt: skip
 QUICK_BUGS = frozenset(
