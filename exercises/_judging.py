@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,15 +31,17 @@ class Judge:
 
     def fix(self, contract: Contract, path: Path) -> FixJudgement:
         """Examine the `implementation` of a file with the contract's own check."""
-        return judge_fix(self._judging(path), contract, path.resolve())
+        with _alone(path) as file:
+            return judge_fix(self._judging(path), contract, file)
 
     def check(
         self, contract: Contract, path: Path, progress: Callable[[], object] = lambda: None
     ) -> CheckJudgement:
         """Run the `check` of a file on the right and on the public wrong implementations."""
-        return judge_check(
-            self._judging(path), contract, path.resolve(), held_out=False, progress=progress
-        )
+        with _alone(path) as file:
+            return judge_check(
+                self._judging(path), contract, file, held_out=False, progress=progress
+            )
 
     def _judging(self, path: Path) -> Judging:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -55,3 +59,16 @@ def practice() -> Iterator[Judge]:
             yield Judge(sandbox)
     except IsolationError as error:
         raise CommandError(f"the file was not judged: {error}") from error
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[Path]:
+    """Yield a copy in a folder of its own, with the modules beside it that it may import.
+
+    A job gets a copy of the whole folder of its file, and a student's may hold anything.
+    """
+    with tempfile.TemporaryDirectory(prefix="exercises-") as folder:
+        for each in {path, *path.parent.glob("*.py")}:
+            if each.is_file():
+                shutil.copyfile(each, Path(folder) / each.name)
+        yield Path(folder).resolve() / path.name

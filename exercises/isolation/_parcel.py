@@ -142,6 +142,13 @@ def sendable(value: Tensor) -> Tensor:
     return value if type(value) is Tensor else value.as_subclass(Tensor)
 
 
+def floating(value: Any) -> Tensor:
+    """Return a plain tensor of floating point numbers. Raises WireError for anything else."""
+    if type(value) is not Tensor or not value.is_floating_point():
+        raise WireError("a tensor with a gradient came that is none")
+    return value
+
+
 def _is_plain(value: Any) -> bool:
     kinds = (bool, int, float, str, np.generic, np.ndarray, torch.dtype, PurePath, type(None))
     return isinstance(value, kinds)

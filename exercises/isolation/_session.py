@@ -6,7 +6,6 @@ registered here, and believes nothing: what has another form than it must have e
 
 from __future__ import annotations
 
-import linecache
 import sys
 import weakref
 import zlib
@@ -18,14 +17,14 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.overrides import _get_current_function_mode_stack
 
-from diagnostics._trace import MixedDevicesError
-from exercises.isolation._blueprint import HookStandIn
-from exercises.isolation._parcel import NOTHING, Opener, Packer, sendable
+from exercises.isolation._graphs import Remote, RemoteCall
+from exercises.isolation._parcel import NOTHING, Opener, Packer, floating, sendable
+from exercises.isolation._played_events import Player
 from exercises.isolation._random_states import RandomStates
 from exercises.isolation._served_watch import take_findings, told
+from exercises.isolation._told_errors import raise_at, read_error
 from exercises.isolation._twin import Names, OptimizerTwin, Twin
 from exercises.isolation.channel import (
     Channel,
@@ -36,15 +35,6 @@ from exercises.isolation.channel import (
 )
 from exercises.isolation.wire import WireError
 
-BASES: dict[str, type[Exception]] = {
-    kind.__name__: kind
-    for kind in (
-        ArithmeticError, AssertionError, AttributeError, EOFError, IndexError, KeyError,
-        LookupError, MemoryError, NotImplementedError, OSError, FileNotFoundError, OverflowError,
-        RuntimeError, StopIteration, TypeError, ValueError, ZeroDivisionError,
-    )
-}  # fmt: skip
-LINES_MAX = 20_000  # of a file that an error names
 _MISSHAPEN = (
     KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError,
     OSError, MemoryError, WireError,
@@ -62,7 +52,6 @@ class LostQuietlyError(Exception):
     """The same for a caller who looks at `Session.lost` before believing any verdict."""
 
 
-POST_HOOKS = "_post_accumulate_grad_hooks"
 LIGHT = ("gradient", "written", "clip", "schedule")  # events that no other state comes with
 DEEP = ("before_step", "after_step", "closure")  # events with gradients and optimizers
 
@@ -88,9 +77,9 @@ class Session:
         self.closure: Callable[[], Any] | None = None
         self.original: Twin | None = None
         self.twins_max = 0  # so many models, and copies that are no longer used are let go
+        self._player = Player(self)
         self._touched: list[Twin] = []
-        self._replaced: dict[int, tuple[list[Tensor], list[Tensor]]] = {}
-        self._held: dict[int, Any] = {}
+        self.held: dict[int, Any] = {}
         self._pending: BaseException | None = None
 
     # ---- questions -----------------------------------------------------------------------------
@@ -121,17 +110,13 @@ class Session:
                 state = self._state(touched, deep=deep)
                 state |= {"touched": [twin.handle for twin in touched], "deep": deep}
                 state["watchers"] = [told(mode) for mode in modes]
+                state["released"] = self.released[: (count := len(self.released))]
+                del self.released[:count]  # more may have been added by now
                 if events:
                     state["events"] = events
-                self.released.clear()
             reply = self._exchange((name, state, *arguments), profile)
             with self._guarded():
-                self._take_over(reply)
-                for mode, findings in zip(modes, reply["watchers"], strict=True):
-                    take_findings(mode, findings)
-                for number, value in reply.get("written", ()):
-                    _write_back(lent[number], value)
-                self._held = {n: t for n, t in self._held.items() if n in reply["alive"]}
+                self._settle(reply, modes, lent)
         finally:
             self._touched = outer
             give_profile(profile)
@@ -139,9 +124,20 @@ class Session:
             pending, self._pending = self._pending, None
             raise pending
         if "error" in reply:
-            raise_as_told(self, reply["error"])
+            with self._guarded():
+                error, place = read_error(reply["error"])
+            raise_at(error, place)
         torch.set_grad_enabled(reply["grad"] is True)
         return reply["value"]
+
+    def _settle(self, reply: dict[str, Any], modes: Sequence[Any], lent: Sequence[Any]) -> None:
+        """Take over everything that comes with an answer beside its value."""
+        self._take_over(reply)
+        for mode, findings in zip(modes, reply["watchers"], strict=True):
+            take_findings(mode, findings)
+        for number, value in reply.get("written", ()):
+            _write_back(lent[number], value)
+        self.held = {n: t for n, t in self.held.items() if n in reply["alive"]}
 
     def _exchange(self, question: Any, profile: Any) -> dict[str, Any]:
         try:
@@ -196,7 +192,6 @@ class Session:
             "optimizers": optimizers,
             "random": self.random.changes(),
             "grad": torch.is_grad_enabled(),
-            "released": list(self.released),
             "hooks_off": hooks_off,
             "autocast": [("cpu", Packer(_nothing).pack(torch.get_autocast_dtype("cpu")))]
             if autocast
@@ -255,8 +250,8 @@ class Session:
             if "graph" in answer:
                 leaves = [self._leaf(name, given) for name in answer["leaves"]]
                 call = RemoteCall(self, answer["graph"], [leaf.shape for leaf in leaves])
-                values = [_floating(value) for value in answer["tensors"]]
-                tensors = _Remote.apply(call, values, *leaves)
+                values = [floating(value) for value in answer["tensors"]]
+                tensors = Remote.apply(call, values, *leaves)
             return self.opened(answer["value"], tensors)
 
     def opened(self, packed: Any, tensors: Sequence[Tensor] = ()) -> Any:
@@ -300,7 +295,7 @@ class Session:
         if number not in self.strangers:
             if value is None:
                 raise WireError("an unknown tensor is named")
-            held = _floating(value)
+            held = floating(value)
             self.strangers[number] = nn.Parameter(held) if parameter else held.requires_grad_()
         return self.strangers[number]
 
@@ -331,7 +326,7 @@ class Session:
         with self._guarded():
             if kind not in LIGHT:
                 self._take_over(state)
-            handler = getattr(self, f"_on_{kind}", None)
+            handler = getattr(self._player, f"on_{kind}", None)
             if handler is None or type(kind) is not str:
                 raise WireError("an event came that is none")
         grads = torch.is_grad_enabled()
@@ -355,122 +350,6 @@ class Session:
                 reply["random"] = self.random.changes()
         return reply | {"value": value, "stop": stop}
 
-    def _module(self, handle: Any, number: Any) -> nn.Module:
-        twin = self.twins.get(handle)
-        if twin is None or type(number) is not int or not 0 <= number < len(twin.modules):
-            raise WireError("an event names a module that is none")
-        return twin.modules[number]
-
-    def _on_before(self, handle: Any, number: Any, given: Any) -> Any:
-        module = self._module(handle, number)
-        args, kwargs = self.opened(given)
-        changed = False
-        for key, hook in list(module._forward_pre_hooks.items()):
-            if isinstance(hook, HookStandIn):
-                continue
-            if key in module._forward_pre_hooks_with_kwargs:
-                result: Any = hook(module, args, kwargs)
-                if result is not None:
-                    (args, kwargs), changed = result, True
-            elif (result := hook(module, args)) is not None:
-                args, changed = result if isinstance(result, tuple) else (result,), True
-        return self.pack((args, kwargs), []) if changed else None
-
-    def _on_after(
-        self, handle: Any, number: Any, given: Any, packed: Any, values: Any, mark: Any
-    ) -> Any:
-        module = self._module(handle, number)
-        args, kwargs = self.opened(given)
-        leaves = [_floating(value).requires_grad_() for value in values]
-        graphs = [_Received.apply(leaf) for leaf in leaves]
-        output = original = self.opened(packed, graphs)
-        for key, hook in list(module._forward_hooks.items()):
-            if isinstance(hook, HookStandIn):
-                continue
-            if key in module._forward_hooks_with_kwargs:
-                result: Any = hook(module, args, kwargs, output)
-            else:
-                result = hook(module, args, output)
-            output = output if result is None else result
-        if mark:
-            self._held[mark] = graphs
-        if output is original and not _moved(packed, output):
-            return None
-        return self._replacement(output, leaves)
-
-    def _replacement(self, output: Any, leaves: list[Tensor]) -> Any:
-        packer = Packer(_nothing)
-        packed = packer.pack(output)
-        number = len(self._replaced)
-        self._replaced[number] = (packer.graphs, leaves)
-        return packed, [sendable(tensor) for tensor in packer.graphs], number
-
-    def _on_hook_vjp(self, number: Any, gradients: Any) -> Any:
-        outputs, leaves = self._replaced[number]
-        pairs = [(o, g) for o, g in zip(outputs, gradients, strict=True) if g is not None]
-        if not pairs or not leaves:
-            return [None] * len(leaves)
-        with torch.enable_grad():
-            found = torch.autograd.grad(
-                [o for o, _ in pairs],
-                leaves,
-                [g for _, g in pairs],
-                retain_graph=True,
-                allow_unused=True,
-            )
-        return list(found)
-
-    def _on_gradient(self, handle: Any, number: Any, gradient: Any) -> Any:
-        tensor = self.twins[handle].tensor(number)
-        now = _shaped(gradient, tensor)
-        for hook in list((tensor._backward_hooks or {}).values()):
-            result = hook(now)
-            now = now if result is None else result
-        return None if now is gradient else sendable(now)
-
-    def _on_written(self, news: Any) -> Any:
-        """Write gradients as they were written over there, one after the other."""
-        replaced = []
-        for handle, number, change in news:
-            twin = self.twins[handle]
-            if change is not None:
-                twin.write_gradient(number, *change)
-            tensor = twin.tensor(number)
-            for hook in list((getattr(tensor, POST_HOOKS) or {}).values()):
-                hook(tensor)
-            changed = twin.gradient_news(number)
-            if changed is not None:
-                replaced.append((handle, number, *changed))
-        return replaced
-
-    def _on_before_step(self, reference: Any, given: Any) -> None:
-        self._on_step(reference, given, _global_optimizer_pre_hooks)
-
-    def _on_after_step(self, reference: Any, given: Any) -> None:
-        self._on_step(reference, given, _global_optimizer_post_hooks)
-
-    def _on_step(self, reference: Any, given: Any, hooks: Any) -> None:
-        optimizer = self.opened(reference)
-        args, kwargs = self.opened(given)
-        for hook in list(hooks.values()):
-            hook(optimizer, args, kwargs)
-
-    def _on_clip(self, limit: Any, size: Any, given: Any, with_gradient: Any) -> None:
-        """Clip stand-ins of the same norm, for the profile that watches clip_grad_norm_."""
-        stand_ins = [nn.Parameter(torch.zeros(1)) for _ in range(min(int(given), 10_000))]
-        for number, parameter in enumerate(stand_ins[: int(with_gradient)]):
-            parameter.grad = torch.full((1,), float(size) if number == 0 else 0.0)
-        nn.utils.clip_grad_norm_(stand_ins, float(limit))
-
-    def _on_schedule(self) -> None:
-        self.schedule_ran()
-
-    def _on_closure(self) -> Any:
-        if self.closure is None:
-            raise WireError("a closure is asked for that was not given")
-        value = self.closure()
-        return value.detach() if isinstance(value, Tensor) else value
-
 
 def take_profile() -> Any:
     """Switch a profile function off and return it; it would see the wire at work."""
@@ -484,84 +363,6 @@ def give_profile(profile: Any) -> None:
     """Switch it on again; a profiler written in C has never been switched off."""
     if callable(profile):
         sys.setprofile(profile)
-
-
-class RemoteCall:
-    """The graph of one call, which the other side keeps as long as this object lives."""
-
-    def __init__(self, session: Session, number: int, shapes: list[torch.Size]) -> None:
-        self.session, self.number, self.shapes = session, number, shapes
-        weakref.finalize(self, session.released.append, ("graph", number))
-
-    def vjp(self, gradients: Sequence[Tensor | None], wanted: Sequence[bool]) -> list[Any]:
-        """Ask for the gradients of the leaves."""
-        sent = [None if g is None else sendable(g) for g in gradients]
-        found = self.session.ask("vjp", self.number, sent, list(wanted))
-        with self.session._guarded():
-            for gradient, shape in zip(found, self.shapes, strict=True):
-                if gradient is not None and _floating(gradient).shape != shape:
-                    raise WireError("a gradient of another shape than its weight came")
-        return list(found)
-
-
-class _Remote(torch.autograd.Function):
-    """The outputs of a call over there; backward asks for the product with its Jacobian."""
-
-    @staticmethod
-    def forward(ctx: Any, call: RemoteCall, values: list[Tensor], *leaves: Tensor) -> Any:
-        """Return the values."""
-        ctx.call = call
-        ctx.set_materialize_grads(False)
-        return tuple(values)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        """Return a gradient for each leaf."""
-        return (None, None, *ctx.call.vjp(gradients, ctx.needs_input_grad[2:]))
-
-
-class _Received(torch.autograd.Function):
-    """Gives a tensor that is shown to a hook a node of a graph, as it has over there."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor) -> Tensor:
-        """Return the same values."""
-        return value.view_as(value)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        """Pass the gradient on."""
-        return gradient
-
-
-def raise_as_told(session: Session, told: Any) -> None:
-    """Raise an error with the class name and message of the other side's, at the student's line."""
-    with session._guarded():
-        name, message = str(told["name"])[:100], str(told["message"])[:2000]
-        base = next((BASES[known] for known in told["bases"] if known in BASES), None)
-        file, line, function, code = told["place"]
-        place = _printable(file), min(max(int(line), 1), LINES_MAX), str(function), _printable(code)
-    if name == MixedDevicesError.__name__:
-        raise MixedDevicesError(message, _printable(told["where"]))
-    bases = (RemoteError,) if base is None else (RemoteError, base)
-    if not name.isidentifier():
-        name = "UnnamedError"
-    kind = type(name, bases, {"__str__": lambda self: self.message})
-    _raise_at(kind(name, message, place[1]), *place)
-
-
-def _raise_at(error: Exception, file: str, line: int, function: str, code: str) -> None:
-    """Raise from a frame that looks like the student's, so that reports name that line."""
-    shown = f"/the student's process/{file.rpartition('/')[2] or 'its code'}"
-    linecache.cache[shown] = (1, None, ["\n"] * (line - 1) + [code + "\n"], shown)
-    compiled = compile("\n" * (line - 1) + "raise error", shown, "exec")
-    if function.isidentifier():
-        compiled = compiled.replace(co_name=function)
-    exec(compiled, {"error": error})  # noqa: S102 - the two words above, in a frame of that name
-
-
-def _printable(text: Any) -> str:
-    return "".join(letter for letter in str(text)[:200] if letter.isprintable())
 
 
 def _path_name(path: Any) -> Any:
@@ -581,31 +382,12 @@ def _missing_hooks(twin: Twin) -> list[Any]:
     return missing
 
 
-def _moved(packed: Any, output: Any) -> bool:
-    """Whether a hook has written into the output that it was shown, or into a plain field."""
-    if isinstance(output, dict) or hasattr(output, "__dict__"):
-        return not isinstance(output, Tensor)
-    return False
-
-
 def _write_back(lent: Any, value: Any) -> None:
     """Write into an argument what the other side has written into its copy."""
     kept = torch.from_numpy(lent) if isinstance(lent, np.ndarray) else lent.detach()
     if type(value) is not Tensor or value.shape != kept.shape:
         raise WireError("an argument came back in another shape")
     kept.copy_(value)
-
-
-def _floating(value: Any) -> Tensor:
-    if type(value) is not Tensor or not value.is_floating_point():
-        raise WireError("a tensor with a gradient came that is none")
-    return value
-
-
-def _shaped(value: Any, like: Tensor) -> Tensor:
-    if _floating(value).shape != like.shape:
-        raise WireError("a gradient of another shape than its weight came")
-    return value
 
 
 def _why(error: Exception) -> str:

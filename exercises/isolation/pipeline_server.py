@@ -13,7 +13,6 @@ from __future__ import annotations
 import itertools
 import shutil
 import tempfile
-import traceback
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -26,12 +25,14 @@ from torch.optim import Optimizer
 
 from diagnostics import Pipeline
 from diagnostics._clone import clone
-from diagnostics._trace import DeviceWatch, user_frame
+from diagnostics._trace import DeviceWatch
 from exercises.isolation._blueprint import draw, signature_of
+from exercises.isolation._graphs import Graph
 from exercises.isolation._parcel import NOTHING, Opener, Packer, sendable
 from exercises.isolation._random_states import RandomStates
 from exercises.isolation._served_events import Events
 from exercises.isolation._served_watch import Watchers
+from exercises.isolation._told_errors import describe_error
 from exercises.isolation._twin import Names, OptimizerTwin, Twin, settings_of, state_of
 from exercises.isolation.channel import Channel, answered
 
@@ -73,7 +74,7 @@ class _Served:
         self.roots: dict[int, nn.Module] = {}
         self.optimizers: dict[int, OptimizerTwin] = {}
         self.iterators: dict[int, Iterator[Any]] = {}
-        self.graphs: dict[int, _Graph] = {}
+        self.graphs: dict[int, Graph] = {}
         self.strangers: list[Tensor] = []
         self.names = Names()
         self.numbers = itertools.count(1)
@@ -100,7 +101,7 @@ class _Served:
                         reply["written"] = self.events.written()
                     reply["grad"] = torch.is_grad_enabled()
             except BaseException as error:  # also SystemExit: the verdict is not the student's
-                reply["error"] = _told(error)
+                reply["error"] = describe_error(error)
             finally:
                 torch.set_grad_enabled(grads)
             reply["watchers"] = watchers.findings()
@@ -179,7 +180,7 @@ class _Served:
         if not packer.graphs:
             return {"value": packed}
         number = next(self.numbers)
-        graph = _Graph(packer.graphs)
+        graph = Graph(packer.graphs)
         self.graphs[number] = graph
         while len(self.graphs) > GRAPHS_MAX:
             del self.graphs[next(iter(self.graphs))]
@@ -187,7 +188,7 @@ class _Served:
         values = [sendable(tensor) for tensor in packer.graphs]
         return {"value": packed, "graph": number, "tensors": values, "leaves": leaves}
 
-    def _named_leaves(self, graph: _Graph) -> list[Any]:
+    def _named_leaves(self, graph: Graph) -> list[Any]:
         given = {id(tensor): ("given", number) for tensor, number in self.events.given}
         named: list[Any] = []
         for leaf in graph.leaves:
@@ -433,66 +434,6 @@ class _Served:
         return self.pack(next(self.iterators[number]))
 
 
-class _Graph:
-    """What a call gave, and the leaves that its gradient flows into."""
-
-    def __init__(self, outputs: list[Tensor]) -> None:
-        self.outputs = outputs
-        self.leaves = _leaves_of(outputs)
-
-    def vjp(self, gradients: list[Tensor | None], wanted: list[bool]) -> list[Tensor | None]:
-        """Return a gradient for each leaf that is wanted."""
-        pairs = [(o, g) for o, g in zip(self.outputs, gradients, strict=True) if g is not None]
-        leaves = [leaf for leaf, want in zip(self.leaves, wanted, strict=True) if want]
-        if not pairs or not leaves:
-            return [None] * len(self.leaves)
-        outputs, given = [o for o, _ in pairs], [g.to(o.dtype) for o, g in pairs]
-        with torch.enable_grad():
-            try:
-                found: list[Tensor | None] = list(
-                    torch.autograd.grad(
-                        outputs, leaves, given, retain_graph=True, allow_unused=True
-                    )
-                )
-            except RuntimeError as error:
-                if "checkpoint" not in str(error).lower():
-                    raise
-                found = _by_backward(outputs, leaves, given)
-        each = iter(found)
-        return [None if not want or (g := next(each)) is None else sendable(g) for want in wanted]
-
-
-def _by_backward(
-    outputs: list[Tensor], leaves: list[Tensor], given: list[Tensor]
-) -> list[Tensor | None]:
-    """Reentrant checkpointing allows backward() only."""
-    saved = [leaf.grad for leaf in leaves]
-    for leaf in leaves:
-        leaf.grad = None
-    try:
-        torch.autograd.backward(outputs, given, retain_graph=True)
-        return [leaf.grad for leaf in leaves]
-    finally:
-        for leaf, gradient in zip(leaves, saved, strict=True):
-            leaf.grad = gradient
-
-
-def _leaves_of(outputs: list[Tensor]) -> list[Tensor]:
-    stack: list[Any] = [output.grad_fn for output in outputs]
-    found = {id(output): output for output in outputs if output.grad_fn is None}
-    seen: set[Any] = set()
-    while stack:
-        node = stack.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        variable = getattr(node, "variable", None)
-        if isinstance(variable, Tensor):
-            found[id(variable)] = variable
-        stack.extend(following for following, _ in node.next_functions)
-    return list(found.values())
-
-
 def _tensors_of(value: Any) -> list[Tensor]:
     if isinstance(value, Tensor):
         return [value]
@@ -513,33 +454,6 @@ def _base_of(optimizer: Any) -> str | None:
 
 def _drawn_tokenizer(tokenizer: Any) -> dict[str, Any]:
     return {"kind": type(tokenizer).__name__, "has_length": hasattr(tokenizer, "__len__")}
-
-
-def _told(error: BaseException) -> dict[str, Any]:
-    """Describe an error: its class, the usual classes below it, its message, the student's line."""
-    names = [kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins"]
-    frames = traceback.extract_tb(error.__traceback__)
-    place: list[Any] = ["", 0, "", ""]
-    if isinstance(error, Exception) and user_frame(error) is not None:
-        place = _student_frame(frames, user_frame(error))
-    return {
-        "name": type(error).__name__[:100],
-        "bases": names,
-        "message": str(error)[:2000],
-        "place": place,
-        "where": str(getattr(error, "place", ""))[:200],
-    }
-
-
-def _student_frame(frames: traceback.StackSummary, told: str | None) -> list[Any]:
-    """Return the innermost frame outside of libraries and of this package."""
-    here = Path(__file__).parent
-    for frame in reversed(frames):
-        path = Path(frame.filename)
-        same = told is not None and told.startswith(f"{path.name}:{frame.lineno} ")
-        if same and here not in path.parents:
-            return [path.name[:100], frame.lineno or 0, frame.name[:100], (frame.line or "")[:200]]
-    return ["", 0, "", ""]
 
 
 def _nothing(value: Any) -> Any:

@@ -199,6 +199,17 @@ def test_where_code_cannot_be_shut_in_nothing_is_judged(monkeypatch: pytest.Monk
         def __exit__(self, *exception: object) -> None: ...
 
     monkeypatch.setattr(_judging, "Sandbox", NoSandbox)
-    with pytest.raises(CommandError, match="the file was not judged: isolation L1"):
-        with _judging.practice():
-            pytest.fail("there is no judge")
+    refused = pytest.raises(CommandError, match="the file was not judged: isolation L1")
+    with refused, _judging.practice():
+        pytest.fail("there is no judge")
+
+
+def test_a_job_gets_the_modules_beside_a_file_and_nothing_else(tmp_path: Path) -> None:
+    """The folder of a student's file may be a home folder with a data set in it."""
+    (tmp_path / "data").mkdir()
+    for name in ("check.py", "helper.py", "data/large.py", "large.bin"):
+        (tmp_path / name).write_text(name, encoding="utf-8")
+    with _judging._alone(tmp_path / "check.py") as file:
+        assert file.read_text(encoding="utf-8") == "check.py"
+        assert sorted(path.name for path in file.parent.iterdir()) == ["check.py", "helper.py"]
+    assert not file.parent.exists()

@@ -32,10 +32,10 @@ from exercises.isolation.wire import JSON_BYTES_MAX
 from minigpt import MiniGPT
 
 SECONDS = 600.0  # after which a question counts as never answered
-# bugs whose check computes for a long time: one of them is in the quick tests, all in the slow ones
+# checks that compute for a long time; their healthy runs are slow tests
 HEAVY = frozenset(
-    {"accumulation", "batches", "evaluation", "generation", "gradients", "honesty", "optimizer", "overfit",
-     "prefix", "resume", "schedule", "shapes", "training_step"}
+    {"accumulation", "batches", "evaluation", "generation", "gradients", "honesty", "optimizer",
+     "overfit", "prefix", "resume", "schedule", "shapes", "training_step"}
 )  # fmt: skip
 QUICK_BUGS = frozenset(
     {
