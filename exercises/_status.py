@@ -43,8 +43,8 @@ def show_summary(progress: Progress) -> None:
         title: sum(words_of(check, progress.of(check))[title] == DONE for check in CATALOG)
         for title in COLUMNS
     }
-    levels = ", ".join(f"{title} of {done[title]}" for title in COLUMNS[:-1])
-    put(f"Done, of {len(CATALOG)} checks: {levels}; repaired {done['repair']}.", hanging=2)
+    levels = ", ".join(f"{done[title]} at {title}" for title in COLUMNS[:-1])
+    put(f"Done, of {len(CATALOG)} checks: {levels}; {done['repair']} repaired.", hanging=2)
     predicted = [right for check in CATALOG for right in progress.of(check).predicted.values()]
     if predicted:
         put(say("Predicted right: {right} of {n}.", right=sum(predicted), n=len(predicted)))

@@ -67,6 +67,7 @@ def verify(names: list[str], jobs: int) -> int:
     except HealthyPipelineError as error:
         print(f"error: an exercise is broken itself. {error}", file=sys.stderr)
         return _exit.BROKEN
+    put("bugs, right and wrong implementations; noise / tolerance / nearest bug")
     for name in names:
         _show_proof(proofs[name])
     bugs = sum(proof.bugs for proof in proofs.values())
@@ -177,8 +178,8 @@ def _show_proof(proof: Proof) -> None:
     margin = proof.margin
     put(
         say(
-            "{label} {name}: {bugs:bug|bugs}, {rights} right, {wrongs} wrong; noise {noise}, "
-            "tolerance {tolerance}, nearest bug {nearest}",
+            "{label} {name}: {bugs:bug|bugs}, {rights} right, {wrongs} wrong; "
+            "{noise} / {tolerance} / {nearest}",
             label="[FAIL]" if proof.problems else "[OK]  ",
             name=proof.name.removeprefix("break_"),
             bugs=proof.bugs,

@@ -55,10 +55,11 @@ def right_growing(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 def right_divided_late(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Cut the exponentials off, and divide by the sum of what is left.
 
-    The largest score is taken over the whole row: it changes the rounding and nothing else.
+    The largest score is sought up to t: a large one behind t would leave 0 of all the others.
     """
     scores = q @ k.mT / q.shape[3] ** 0.5  # (B, H, T, T)
-    parts = (scores - scores.amax(-1, keepdim=True)).exp().tril()
+    largest = scores.cummax(-1).values.diagonal(dim1=-2, dim2=-1)  # (B, H, T)
+    parts = (scores - largest[..., None]).exp().tril()
     mixed = parts @ v / parts.sum(-1, keepdim=True)  # (B, H, T, D)
     return torch.cat(mixed.unbind(1), dim=-1)
 
@@ -222,7 +223,8 @@ CONTRACT = Contract(
         "q, k and v are (B, H, T, D), float64: queries, keys and values of B rows, H heads, T "
         "positions. It returns (B, T, H * D), float64, head after head in the last axis: for each "
         "row, head and position t the mean of v over positions 0 to t, weighted by the softmax of "
-        "q[t] . k[s] / sqrt(D) over s = 0 to t. Nothing later than t may be read."
+        "q[t] . k[s] / sqrt(D) over s = 0 to t. All numbers are finite, and "
+        "nothing later than t changes it."
     ),
     rights=(
         Right(name="fused", implementation=right_fused, note="torch's own attention"),

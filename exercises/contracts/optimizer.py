@@ -67,7 +67,7 @@ def right_weighted_sums(weights: list[Tensor], gradients: list[list[Tensor]]) ->
             fast, slow = (base**ages / (base**ages).sum() for base in (0.9, 0.99))
             mean = (fast.view(shape) * past).sum(0)
             square = (slow.view(shape) * past.square()).sum(0)
-            shrink = 0.999 if now.dim() == 2 else 1.0
+            shrink = 0.999 if now.dim() >= 2 else 1.0
             now.mul_(shrink).sub_(mean / (square.sqrt() + 1e-8), alpha=0.01)
     return list(after)
 

@@ -49,7 +49,9 @@ def right_sums(queries: Tensor, keys: Tensor, values: Tensor, real: Tensor) -> T
     scaled, mixed = queries * queries.shape[-1] ** -0.5, []
     for t in range(queries.shape[2]):
         scores = (scaled[:, :, t : t + 1] * keys[:, :, : t + 1]).sum(-1)  # (B, H, t + 1)
-        weights = (scores - scores.amax(-1, keepdim=True)).exp() * real[:, None, : t + 1]
+        seen = real[:, None, : t + 1]
+        scores = scores.masked_fill(~seen, -1e300)  # or a large one of a pad leaves 0 of the rest
+        weights = (scores - scores.amax(-1, keepdim=True)).exp() * seen
         total = weights.sum(-1, keepdim=True)  # 0 where only pads came so far
         weights = weights / torch.where(total > 0, total, 1.0)
         mixed.append((weights[..., None] * values[:, :, : t + 1]).sum(2))

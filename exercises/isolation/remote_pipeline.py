@@ -57,7 +57,7 @@ def diagnose_remote(channel: Channel, *, allow: Iterable[str] = (), **how: Any) 
             told(check, index, total)
 
     try:
-        described = session.ask("describe")
+        described = _described(session)
         pipeline = _pipeline(session, described)
         pipeline.allow = tuple(allow)
         with _entry(described["entry"]):
@@ -79,7 +79,16 @@ def remote_pipeline(channel: Channel) -> Pipeline:
     Once the process is lost, every part raises LostError, which is no Exception.
     """
     session = Session(channel)
-    return _pipeline(session, session.ask("describe"))
+    return _pipeline(session, _described(session))
+
+
+def _described(session: Session) -> Any:
+    """Ask for the description; what building it switched off is not switched off here."""
+    grads = torch.is_grad_enabled()
+    try:
+        return session.ask("describe")
+    finally:
+        torch.set_grad_enabled(grads)
 
 
 def _pipeline(session: Session, described: Any) -> Pipeline:

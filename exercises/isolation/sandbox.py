@@ -162,7 +162,7 @@ class _Zygote:
         self._orders, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                _python(scratch, f"from {_HERE}.zygote import main; main({theirs.fileno()})"),
+                _python(f"from {_HERE}.zygote import main; main({theirs.fileno()})"),
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -223,7 +223,7 @@ class _Spawner:
         """Start a process for a job; return its process id."""
         windows = sys.platform == "win32"
         process = subprocess.Popen(
-            _python(self._scratch, f"from {_HERE}.spawned import main; main()"),
+            _python(f"from {_HERE}.spawned import main; main()"),
             pass_fds=() if windows else (connection.fileno(),),
             stdin=subprocess.PIPE,
             stdout=output,
@@ -270,16 +270,14 @@ class _Spawner:
 _HERE = "exercises.isolation"
 
 
-def _python(scratch: Path, code: str) -> list[str]:
+def _python(code: str) -> list[str]:
     """Return the command for Python with some code and this project behind everything else.
 
-    -I: no variable, folder or file of the user's decides what is imported. The prefix is new: no
-    compiled file that somebody has left is used.
+    -I: no variable, folder or file of the user's decides what is imported.
     """
     root = str(Path(exercises.__file__).parents[1])
-    prefix = f"pycache_prefix={scratch / 'pycache'}"
     found = f"import sys; sys.path.append({root!r}); {code}"
-    return [sys.executable, "-I", "-X", prefix, "-c", found]
+    return [sys.executable, "-I", "-c", found]
 
 
 def _order(spec: JobSpec, scratch: Path, level: Level) -> dict[str, Any]:

@@ -10,6 +10,7 @@ Orders on the socket: ("start", spec) with two file descriptors, answered ("star
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import shutil
@@ -37,6 +38,8 @@ def main(descriptor: int) -> None:
     from exercises.isolation import jobs
 
     jobs.load_everything()
+    gc.collect()
+    gc.freeze()  # collecting in a job would copy every page of what is loaded
     linux.set_dumpable(False)
     linux.adopt_orphans()
     orders = socket.socket(fileno=descriptor)
@@ -189,6 +192,7 @@ def start_afresh(work: Path, seed: int) -> None:
     numpy.random.seed(seed % 2**32)
     torch.manual_seed(seed)
     sys.dont_write_bytecode = True
+    sys.pycache_prefix = str(work / ".none")  # no compiled file beside the student's is looked at
 
 
 def _set_limits(limits: Mapping[str, Any]) -> bool:

@@ -14,7 +14,7 @@ from diagnostics._catalog import CATALOG
 from exercises.__main__ import main
 from exercises._outline import bug_levels
 from exercises._progress import Entry, Progress, Repair, Score
-from exercises._status import next_step, words_of
+from exercises._status import next_step, show_summary, words_of
 
 ROOT = Path(exercises.__file__).parents[1]
 SCORE = {"accepted": 3, "rights": 3, "wrongs": 3}
@@ -96,6 +96,20 @@ def test_the_table_fits_60_columns_and_names_each_check_once(
     assert rows == [[check, "open", "open", "open", "open"] for check in CATALOG]
     assert lines[-1] == f"Next: python -m exercises.break_{next(iter(CATALOG))}"
     assert list(tmp_path.iterdir()) == [], "looking writes nothing"
+
+
+def test_what_is_done_is_counted(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two checks are complete, one of them guessed right once of two times."""
+    monkeypatch.chdir(tmp_path)
+    progress = Progress({check: worked(check) for check in ("shift", "range")})
+    progress.of("shift").predicted = {"identical": True, "two_ahead": False}
+    show_summary(progress)
+    assert capsys.readouterr().out.splitlines()[:2] == [
+        "Done, of 32 checks: 2 at level 1, 2 at level 2, 2 at level 3; 2 repaired.",
+        "Predicted right: 1 of 2.",
+    ]
 
 
 def test_a_damaged_file_is_said(

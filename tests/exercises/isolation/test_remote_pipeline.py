@@ -31,7 +31,8 @@ from exercises.isolation.pipeline_server import answers
 from exercises.isolation.wire import JSON_BYTES_MAX
 from minigpt import MiniGPT
 
-SECONDS = 600.0  # after which a question counts as never answered
+# the order of a set depends on the process, and that of the other one cannot be known here
+OTHERWISE = {"fingerprint.set": (Status.WARN, "fingerprint.unknown_order")}
 # checks that compute for a long time; their healthy runs are slow tests
 HEAVY = frozenset(
     {"accumulation", "batches", "evaluation", "generation", "gradients", "honesty", "optimizer",
@@ -156,7 +157,9 @@ def test_heavy_checks_pass_as_they_do_here() -> None:
 def test_bug_is_found_for_the_same_reason(check: str, bug: Bug) -> None:
     report = examined(broken, check, bug.name, only=[bug.trips])
     (result,) = report.results
-    assert (result.status, result.reason) == (Status.FAIL, bug.reason)
+    expected = OTHERWISE.get(f"{check}.{bug.name}", (Status.FAIL, bug.reason))
+    assert (result.status, result.reason) == expected
+    assert torch.is_grad_enabled()
 
 
 # ---- parity of the parts -----------------------------------------------------------------------
