@@ -80,7 +80,7 @@ def _grade(exercise: Exercise, contract: Contract, path: Path, judge: Judge) -> 
     if not judgement.valid:
         _show_rejected(contract, judgement)
         show_output(judgement.output)
-        put("Next: write down what the promise leaves open, and assert nothing about it", hanging=6)
+        put(f"Next: {_remedy(judgement)}", hanging=6)
         return _exit.NOT_CAUGHT
     _show_remarks(judgement, source)
     show_output(judgement.output)
@@ -100,7 +100,7 @@ def _show_rejected(contract: Contract, judgement: CheckJudgement) -> None:
             continue
         where = "" if verdict.line is None else f" in line {verdict.line}"
         said = OUTCOMES.get(verdict.outcome, verdict.message or "it gave no reason")
-        word = {"rejected": "rejects", "unstable": "accepts only with some seeds"}
+        word = {"rejected": "rejects", "unstable": "is undecided, from seed to seed, about"}
         sentence = say(
             "it {word} a correct one ({note}){where}: {said}",
             word=word.get(verdict.outcome, "fails on"),
@@ -109,6 +109,18 @@ def _show_rejected(contract: Contract, judgement: CheckJudgement) -> None:
             said=said,
         )
         put(sentence, indent=2, hanging=2)
+
+
+def _remedy(judgement: CheckJudgement) -> str:
+    """Say what to do about a check that did not accept every correct implementation."""
+    outcomes = {verdict.outcome for verdict in judgement.verdicts if verdict.right}
+    if "not_called" in outcomes:
+        return "call implementation(...) in the check, and assert what holds for its result"
+    if "timeout" in outcomes:
+        return "look for a loop that does not end, or try fewer and smaller inputs"
+    if outcomes <= {"accepted", "error"}:
+        return "let the check end by returning, or by raising an ordinary error"
+    return "write down what the promise leaves open, and assert nothing about it"
 
 
 def _show_remarks(judgement: CheckJudgement, source: str) -> None:

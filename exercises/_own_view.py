@@ -75,7 +75,9 @@ class _View:
         """Train a fresh model with the pipeline's own parts."""
         make_model, make_optimizer = self.pipeline.make_model, self.pipeline.make_optimizer
         if make_model is None or make_optimizer is None:
-            return "none: the pipeline brings no make_model and make_optimizer"
+            parts = {"make_model": make_model, "make_optimizer": make_optimizer}
+            missing = [name for name, part in parts.items() if part is None]
+            return f"none: the pipeline brings no {' and no '.join(missing)}"
         with self.probe.seeded("training"):
             model = make_model().to(self.probe.device)
             if model is self.pipeline.model:

@@ -27,7 +27,9 @@ HONEST_WINDOWS = 256
 SAMPLE_LENGTH = 48
 TRAINING_LOSS, HONEST_LOSS = f"training loss after {STEPS} steps", "honest loss on new text"
 # Parts without which there is no short training; a bug in none of them leaves the losses alone.
-TRAINING_PARTS = frozenset({"model", "make_model", "make_optimizer", "train_step", "get_batch"})
+TRAINING_PARTS = frozenset(
+    {"model", "make_model", "make_optimizer", "train_step", "get_batch", "train_ids"}
+)
 ALIKE_NATS = 0.03  # two seeds of one healthy debug model differ by more
 NATS = re.compile(r"(-?[\d.]+|-?inf|nan) nats")
 
@@ -89,6 +91,7 @@ def train_briefly(lab: Lab, pipeline: Pipeline, steps: int = STEPS) -> tuple[nn.
     """Train a fresh model with the pipeline's own parts; return it and the losses (steps,)."""
     make_model, make_optimizer = pipeline.make_model, pipeline.make_optimizer
     train_step, get_batch = pipeline.train_step, pipeline.get_batch
+    ids = lab.train_ids if pipeline.train_ids is None else pipeline.train_ids
     if not (make_model and make_optimizer and train_step and get_batch):
         raise ValueError("the lab's pipeline holds every part; an exercise took one away")
     with torch.random.fork_rng(devices=[]):
@@ -97,7 +100,7 @@ def train_briefly(lab: Lab, pipeline: Pipeline, steps: int = STEPS) -> tuple[nn.
         optimizer = make_optimizer(model)
         losses = []
         for _ in range(steps):
-            batch = read_batch(get_batch(lab.train_ids), "get_batch")
+            batch = read_batch(get_batch(ids), "get_batch")
             losses.append(train_step(model, optimizer, batch.inputs, batch.targets))
     return model, torch.stack([torch.as_tensor(loss).detach() for loss in losses])
 

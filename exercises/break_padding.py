@@ -13,7 +13,7 @@ from diagnostics import Pipeline
 from exercises._exercise import Bug, Exercise
 from exercises._lab import Lab, retype
 from exercises._run import run
-from minigpt import MiniGPT
+from minigpt import MiniGPT, generate
 from minigpt.model import CausalSelfAttention, KeyValueCache
 
 ROW_LENGTH, PADS = 8, 4  # of the rows that the symptom table compares
@@ -95,7 +95,12 @@ def _padded(lab: Lab, attention: type[PaddedAttention]) -> Pipeline:
         retype(model, MiniGPT, PaddedGPT)
         return retype(model, CausalSelfAttention, attention)
 
-    return lab.pipeline(edit_model=edit)
+    return lab.pipeline(edit_model=edit, generate=_generate_without_cache)
+
+
+def _generate_without_cache(model: Any, prompt: Tensor, count: int) -> Tensor:
+    """Generate greedily: the model with padding takes no cache."""
+    return generate(model, prompt, count, greedy=True, use_cache=False)
 
 
 def padding_symptom(lab: Lab, pipeline: Pipeline) -> Mapping[str, str]:

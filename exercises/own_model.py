@@ -211,6 +211,9 @@ def _show_list(pipeline: Pipeline) -> int:
             count=placed + len(unplaced),
         )
     )
+    if placed:
+        print("  next  the same command with --random 1, a bug that is not named")
+        print("  or    with --bug ID, one of those above")
     return _exit.CAUGHT
 
 

@@ -1,5 +1,7 @@
 """What every test shares."""
 
+import os
+
 import pytest
 import torch
 
@@ -14,3 +16,12 @@ def _one_thread() -> None:
 def _seed() -> None:
     """Each test starts from the same global random state, in whatever order they run."""
     torch.manual_seed(0)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave the thorough tests to those who ask for them: they take an hour."""
+    if os.environ.get("THOROUGH"):
+        return
+    for item in items:
+        if item.get_closest_marker("thorough"):
+            item.add_marker(pytest.mark.skip(reason="THOROUGH=1 runs it"))

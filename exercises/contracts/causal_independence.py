@@ -223,8 +223,8 @@ CONTRACT = Contract(
         "q, k and v are (B, H, T, D), float64: queries, keys and values of B rows, H heads, T "
         "positions. It returns (B, T, H * D), float64, head after head in the last axis: for each "
         "row, head and position t the mean of v over positions 0 to t, weighted by the softmax of "
-        "q[t] . k[s] / sqrt(D) over s = 0 to t. All numbers are finite, and "
-        "nothing later than t changes it."
+        "q[t] . k[s] / sqrt(D) over s = 0 to t. All numbers are finite, "
+        "and nothing later than t changes it."
     ),
     rights=(
         Right(name="fused", implementation=right_fused, note="torch's own attention"),

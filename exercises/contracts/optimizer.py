@@ -20,7 +20,7 @@ from exercises.contracts._contract import (
 )
 
 RATE, FAST, SLOW, TINY, DECAY = 0.01, 0.9, 0.99, 1e-8, 0.1
-SHAPES = ((5, 4), (6,), (3, 7), (2,))  # two matrices, two vectors, no two alike
+SHAPES = ((5, 4), (6,), (3, 7), (2,), (2, 3, 4))  # matrices, vectors, a block; no two alike
 
 
 def right_per_tensor(weights: list[Tensor], gradients: list[list[Tensor]]) -> list[Tensor]:
@@ -212,10 +212,10 @@ def examine(implementation: Implementation) -> Iterator[Finding]:
     for place, after in enumerate(_run(implementation, weights, [zeros])):
         wanted = weights[place] * (1 - RATE * DECAY * (after.ndim >= 2))
         factor = float((after / weights[place]).mean())
-        kind = "a matrix" if after.ndim >= 2 else "a vector"
         yield Finding(
             largest_difference(after, wanted),
-            f"a step with gradients of 0 multiplies tensor {place}, {kind}, by {factor:.4g}, "
+            f"a step with gradients of 0 multiplies tensor {place}, of shape "
+            f"{SHAPES[place]}, by {factor:.4g}, "
             f"expected {float((wanted / weights[place]).mean()):.4g}: the decay alone",
         )
     small = [[part * 1e-6 for part in row] for row in ordinary]

@@ -52,9 +52,11 @@ def _run(options: argparse.Namespace) -> int:
     if options.submissions is None:
         raise CommandError("give the folder with the submissions; --help shows the rest")
     if options.container:
-        print(
-            container_text(options.submissions, _out(options).parent, options.torch_index), end=""
-        )
+        text = container_text(
+            options.submissions, _out(options).parent, options.torch_index,
+            rubric=options.rubric, private=options.private, secret=options.secret,
+        )  # fmt: skip
+        print(text, end="")
         return 0
     return _grade(options)
 
@@ -94,7 +96,9 @@ def _grade(options: argparse.Namespace) -> int:
     _require_apart(options)
 
     from exercises.grade._class import State
+    from exercises.isolation import linux
 
+    linux.set_dumpable(False)  # the secret and all grades are in this memory
     with contextlib.ExitStack() as stack:
         state = State(_state_folder(options, stack))
         return _grade_all(options, found, _settings(options, rubric, state), state, created_at)
@@ -111,14 +115,20 @@ def _grade_all(
 
     for problem in found.notes:
         tell(f"[WARN] {printable(problem.text)}", hanging=7)
+    if settings.rubric.due is not None and created_at is None:
+        tell(
+            "[WARN] the due date counts for nothing here: only --metadata says when a submission "
+            "was handed in",
+            hanging=7,
+        )
     graded: dict[str, StudentGrade] = {}
     started = time.perf_counter()
     for one in grade_class(
         found.sources, settings, state, jobs=options.jobs, created_at=created_at
     ):
         graded[one.source.student_id] = one.grade
-        _show_progress(one, len(graded), len(found.sources))
-        _write(options, _in_order(found, graded), found)
+        _write(options, _in_order(found, graded), found, one.grade)
+        _show_progress(one, len(graded), len(found.sources))  # what is said to be done is written
     _show_end(options, list(graded.values()), time.perf_counter() - started)
     return int(any(_is_ours(grade) for grade in graded.values()))
 
@@ -135,13 +145,15 @@ def _settings(options: argparse.Namespace, rubric: Rubric, state: State) -> Sett
         for doubt in doubts_about(private):
             tell(f"[WARN] {printable(doubt)}", hanging=7)
     covered = [options.submissions, state.folder, private, _feedback_folder(options)]
-    covered += [options.secret, options.rubric, options.out]
+    covered += [options.secret, options.rubric, options.out, options.json, options.junit]
+    covered += [options.metadata, options.gradescope, options.exercism]
     return Settings(
         rubric=rubric,
         secret=secret,
         private=private,
         hidden=tuple(path.resolve() for path in covered if path is not None),
         require=Level[options.require],
+        workspace=state.folder.resolve(),
     )
 
 
@@ -158,16 +170,16 @@ def _in_order(found: Found, graded: dict[str, StudentGrade]) -> list[StudentGrad
     return [graded[one.student_id] for one in found.sources if one.student_id in graded]
 
 
-def _write(options: argparse.Namespace, students: list[StudentGrade], found: Found) -> None:
+def _write(
+    options: argparse.Namespace, students: list[StudentGrade], found: Found, latest: StudentGrade
+) -> None:
     """Write every file that was asked for, with what is there so far."""
     if (options.gradescope is None and options.exercism is None) or options.out is not None:
         write_csv(_out(options), students, bom=options.bom)
         names = file_names(source.student_id for source in found.sources)
         folder = _feedback_folder(options)
         folder.mkdir(parents=True, exist_ok=True)
-        latest = students if len(students) == len(found.sources) else students[-1:]
-        for student in latest:
-            write_feedback(folder, student, names[student.student_id])
+        write_feedback(folder, latest, names[latest.student_id])
     if options.json is not None:
         write_report(options.json, students)
     if options.junit is not None:
@@ -181,6 +193,7 @@ def _write(options: argparse.Namespace, students: list[StudentGrade], found: Fou
 def _show_progress(one: Graded, number: int, total: int) -> None:
     grade = one.grade
     how = "graded before" if one.before else f"{grade.seconds:.1f} s"
+    how = "not graded" if _is_ours(grade) else how
     width = len(str(total))
     tell(
         f"[{number:>{width}}/{total}] {printable(grade.student_id)[:40]}: "
@@ -198,6 +211,13 @@ def _show_end(options: argparse.Namespace, grades: list[StudentGrade], seconds: 
             "[WARN] submissions could read and write what your user can; --container shows how to "
             "shut them in",
             hanging=7,
+        )
+    lost = sum(map(_is_ours, grades))
+    if lost:
+        tell(
+            say("[ERROR] {count:submission was|submissions were} not graded", count=lost)
+            + "; give the same command again to try once more",
+            hanging=8,
         )
     where = _out(options) if options.gradescope is None else options.gradescope
     tell(

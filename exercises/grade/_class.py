@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import queue
 import secrets
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -109,7 +110,7 @@ def _supervise(
     worker: _Worker, waiting: queue.Queue[Source], done: queue.Queue[Graded | BaseException]
 ) -> None:
     """Hand submissions to one grading process, and start it again when it has ended."""
-    while True:
+    while not worker.stopped:
         try:
             source = waiting.get_nowait()
         except queue.Empty:
@@ -128,18 +129,20 @@ class _Worker:
         self._settings, self._state, self._created_at = settings, state, created_at
         self._process: Any = None
         self._connection: Connection[Any, Any] | None = None
-        self._stopped = False
+        self._starting = threading.Lock()  # none is started behind the back of stop()
+        self.stopped = False
 
     def grade(self, source: Source) -> Graded:
         """Grade one submission, in a new process if the last one has ended."""
         for _ in range(ATTEMPTS):
             try:
-                connection = self._connected()
+                with self._starting:
+                    connection = self._connected()
                 connection.send(source)
                 answer = connection.recv()
             except (EOFError, OSError):
                 self._end()
-                if self._stopped:
+                if self.stopped:
                     break
                 continue
             if isinstance(answer, str):
@@ -154,11 +157,14 @@ class _Worker:
         return Graded(source, ungraded(source, self._settings, why))
 
     def stop(self) -> None:
-        """End the process and what it has started."""
-        self._stopped = True
+        """End the process and what it has started; no other one is started after it."""
+        with self._starting:
+            self.stopped = True
         self._end()
 
     def _connected(self) -> Connection[Any, Any]:
+        if self.stopped:
+            raise EOFError
         if self._connection is None:
             context = multiprocessing.get_context("spawn")
             ours, theirs = context.Pipe()
@@ -218,9 +224,12 @@ def _grade_next(
         found.extend([grade] if grade is not None else [])
         return grade
 
-    key, grade = grade_source(
-        source, settings, sandbox, created_at=created_at, graded_before=graded_before
-    )
+    try:
+        key, grade = grade_source(
+            source, settings, sandbox, created_at=created_at, graded_before=graded_before
+        )
+    except IsolationError:  # below L3 a submission can end the clean process: its own loss only
+        sys.exit(1)
     if not found:
         state.keep(key, grade)
     connection.send((grade, bool(found)))

@@ -44,6 +44,7 @@ class Settings:
 
     secret: seeds are made from it.    private: an instructor's folder of implementations.
     hidden: what a job must not see.    require: the level below which nothing is graded.
+    workspace: where submissions are unpacked; a hidden folder, or one job reads another one's.
     """
 
     rubric: Rubric
@@ -51,6 +52,7 @@ class Settings:
     private: Path | None = None
     hidden: tuple[Path, ...] = ()
     require: Level = Level.L1
+    workspace: Path | None = None
 
     @property
     def seed_id(self) -> str:
@@ -81,7 +83,7 @@ def grade_source(
     graded_before: (key) -> the grade that an earlier run gave to the very same thing.
     """
     started = time.perf_counter()
-    with tempfile.TemporaryDirectory(prefix="submission-") as folder:
+    with tempfile.TemporaryDirectory(prefix="submission-", dir=settings.workspace) as folder:
         submission = open_submission(
             source, Path(folder).resolve() / "files", limits=settings.rubric.submission_limits
         )
@@ -101,7 +103,9 @@ def ungraded(source: Source, settings: Settings, why: Note) -> StudentGrade:
     return StudentGrade(
         student_id=source.student_id,
         submission_sha256="",
-        exercises=tuple(_missing(item) for item in settings.rubric.items_for(())),
+        exercises=tuple(
+            _graded(item, 0.0, GradeStatus.UNGRADED) for item in settings.rubric.items_for(())
+        ),
         problems=(why,),
         isolation=settings.require.name,
         **_circumstances(settings),
@@ -162,7 +166,7 @@ def _grade_check(item: Item, file: Path, judging: Judging) -> ExerciseGrade:
     judgement = judge_check(judging, contract_of(item.exercise), file)
     if judgement.problem:
         return _unusable(item, file, judgement.problem, judgement.problem_line)
-    source = file.read_text(encoding="utf-8", errors="replace")
+    source = file.read_text(encoding="utf-8-sig", errors="replace")
     grade = _graded(
         item,
         judgement.share,
@@ -197,13 +201,23 @@ def _remarks(judgement: CheckJudgement, source: str) -> Iterator[Note]:
             type=judgement.returned,
         )
     if judgement.valid and judgement.chaffs[0]:
-        for lines, _ in assertions(source):
-            if not judgement.lines & set(lines):
-                yield note(
-                    "check.never_fired",
-                    "the assertion in line {line} never was the one that rejected",
-                    line=lines.start,
-                )
+        idle = [lines for lines in _assertions(source) if not judgement.lines & set(lines)]
+        if idle:
+            yield note(
+                "check.never_fired",
+                "{count:assertion was|assertions were} never the one that rejected: line {lines}",
+                count=len(idle),
+                lines=", ".join(str(lines.start) for lines in idle),
+            )
+
+
+def _assertions(source: str) -> list[range]:
+    """Return the lines of every assertion, in order; none for a text in some other encoding."""
+    try:
+        found = [lines for lines, _ in assertions(source)]
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    return sorted(found, key=lambda lines: lines.start)
 
 
 # ---- a repair and a model --------------------------------------------------------------------
@@ -237,6 +251,8 @@ def _grade_model(item: Item, file: Path, judging: Judging, rubric: Rubric) -> Ex
         passed=passed,
         total=len(judgement.results),
     )
+    if judgement.ran_out:
+        notes.append(note("model.ran_out", "its time was up before every check had been made"))
     share = passed / len(judgement.results) if judgement.results else 0.0
     return _graded(item, share, GradeStatus.GRADED, (summary, *notes))
 

@@ -27,6 +27,7 @@ class GradeStatus(StrEnum):
     UNREADABLE = "unreadable"  # no Python, no function of the right name, no JSON
     CRASHED = "crashed"  # its process ended, or spoke nonsense
     TIMEOUT = "timeout"
+    UNGRADED = "ungraded"  # the grader could not bring the submission to its end
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,9 +17,16 @@ from exercises.isolation.verdict import Verdict
 MESSAGE_LENGTH_MAX = 500
 NOT_GRADED = {
     GradeStatus.MISSING: ("[SKIP]", "{file} was not handed in"),
-    GradeStatus.UNREADABLE: ("[ERROR]", "{file} is not what it should be, so it was not run"),
+    GradeStatus.UNREADABLE: ("[ERROR]", "{file} is not what it should be, so it was not graded"),
     GradeStatus.CRASHED: ("[ERROR]", "the process of {file} ended before it had answered"),
     GradeStatus.TIMEOUT: ("[ERROR]", "{file} did not end in time"),
+    GradeStatus.UNGRADED: ("[ERROR]", "{file} was not graded, and its 0 is no verdict"),
+}
+ANSWERED = {
+    "answers.right": "[OK]",
+    "answers.wrong": "[FAIL]",
+    "answers.type": "[FAIL]",
+    "answers.missing": "[SKIP]",
 }
 REJECTED = {
     "rejected": "it rejects the correct implementation {name}: {message}",
@@ -88,7 +95,7 @@ def lines_of(grade: ExerciseGrade) -> list[Line]:
     """Return what the student is told about one file; never the name of a buggy implementation."""
     lines = [*_verdict_lines(grade)]
     for item in grade.notes:
-        word = {"answers.right": "[OK]", "answers.wrong": "[FAIL]"}.get(item.reason, "")
+        word = ANSWERED.get(item.reason, "")
         lines.append((word, shown(item.text)))
     return lines
 

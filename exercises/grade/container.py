@@ -75,13 +75,22 @@ def container_command(
     return " \\\n    ".join(lines)
 
 
-def container_text(submissions: Path, grades: Path, torch_index: str | None = None) -> str:
+def container_text(
+    submissions: Path,
+    grades: Path,
+    torch_index: str | None = None,
+    *,
+    rubric: Path | None = None,
+    private: Path | None = None,
+    secret: Path | None = None,
+) -> str:
     """Return both commands with a line about each, to be shown by `--container`."""
+    command = container_command(submissions, grades, rubric=rubric, private=private, secret=secret)
     return (
         "# once, with the network: an image with Python and torch\n"
         f"{build_command(torch_index)}\n\n"
         "# then, without it: grade, writing into the folder of the grades only\n"
-        f"{container_command(submissions, grades)}\n"
+        f"{command}\n"
     )
 
 

@@ -8,7 +8,7 @@ It names the buggy implementations that a check let through, so it is for instru
        "isolation": str, "platform": str, "versions": {name: str}, "limits": {name: number},
        "problems": [note], "exercises": [
          {"exercise": str, "kind": "check" | "fix" | "model" | "answers",
-          "status": "graded" | "missing" | "unreadable" | "crashed" | "timeout",
+          "status": "graded" | "missing" | "unreadable" | "crashed" | "timeout" | "ungraded",
           "score": number, "max_score": number, "score_in_time": number | null,
           "seconds": number, "seed_id": str,
           "wheats_accepted": int, "wheats_total": int, "chaffs_caught": int, "chaffs_total": int,

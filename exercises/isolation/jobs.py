@@ -64,11 +64,19 @@ def run_check(channel: Channel, file: str) -> None:
 
 
 def serve_fix(channel: Channel, file: str) -> None:
-    """Serve a student's `implementation`."""
+    """Serve a student's `implementation`; what it printed is handed over before each answer."""
     implementation = _function(channel, file, "implementation")
-    if implementation is not None:
-        channel.send(("loaded",))
-        serve(channel, {"call": implementation})
+    if implementation is None:
+        return
+
+    def call(*arguments: Any) -> Any:
+        try:
+            return implementation(*arguments)
+        finally:
+            _flush()
+
+    channel.send(("loaded",))
+    serve(channel, {"call": call})
 
 
 def serve_implementation(channel: Channel, check: str, name: str, private: str | None) -> None:
@@ -86,7 +94,7 @@ def serve_pipeline(channel: Channel, file: str) -> None:
     build = _function(channel, file, "build_pipeline")
     if build is not None:
         channel.send(("loaded",))
-        serve(channel, pipeline_server.answers(build))
+        serve(channel, pipeline_server.answers(build, channel))
 
 
 JOBS: Mapping[str, Job] = {

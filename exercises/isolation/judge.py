@@ -251,7 +251,8 @@ def _abnormal_end(job: Job | None, error: Exception) -> _Run:
         return _Run("timeout", "it used up its processor time", output=output)
     if isinstance(error, wire.WireError):
         return _Run("error", "its process spoke nonsense", output=output)
-    return _Run("error", f"its process ended without a verdict ({ended})", output=output)
+    how = "" if ended == "killed" else f" ({ended})"  # killed by us, before its end was known
+    return _Run("error", f"its process ended without a verdict{how}", output=output)
 
 
 def _judgement(runs: Mapping[_Case, Sequence[_Run]]) -> CheckJudgement:

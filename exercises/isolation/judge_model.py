@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from diagnostics import CheckResult, diagnose
+from diagnostics import CheckResult
 from exercises.isolation import wire
+from exercises.isolation._session import LostError
 from exercises.isolation.channel import Channel, PeerGoneError, PeerTimeoutError, RemoteError
 from exercises.isolation.judge import Judging
 from exercises.isolation.limits import MIB, JobSpec, Limits
-from exercises.isolation.remote_pipeline import remote_pipeline
+from exercises.isolation.remote_pipeline import diagnose_remote
 
 # a pipeline is asked many times: it gets this many times what one run of a check may use
 TIME_FACTOR = 12
@@ -21,12 +22,16 @@ MODEL_MEMORY_BYTES = 4096 * MIB
 
 @dataclass(frozen=True, kw_only=True)
 class ModelJudgement:
-    """What `diagnose` found; problem: why there was nothing to look at, else ""."""
+    """What `diagnose` found; problem: why there was nothing to look at, else "".
+
+    ran_out: time was up during a check; it and the later ones are errors, the earlier ones count.
+    """
 
     results: tuple[CheckResult, ...] = ()
     problem: str = ""
     problem_line: int | None = None
     timed_out: bool = False
+    ran_out: bool = False
     output: str = ""
 
 
@@ -59,13 +64,17 @@ def judge_model(judging: Judging, file: Path, checks: Sequence[str]) -> ModelJud
 
 
 def _diagnosed(judging: Judging, channel: Channel, checks: Sequence[str]) -> ModelJudgement:
-    try:
-        pipeline = remote_pipeline(channel)
-    except RemoteError as error:
-        return ModelJudgement(problem=f"build_pipeline raised {error}"[:500])
     seed = judging.seed("model", "diagnose") % 2**31
-    report = diagnose(pipeline, seed=seed, only=list(checks))
-    return ModelJudgement(results=report.results)
+    try:
+        report = diagnose_remote(channel, seed=seed, only=list(checks))
+    except RemoteError as error:
+        return ModelJudgement(problem=f"build_pipeline raised {error.name}: {error.message}"[:500])
+    except LostError as error:
+        raise (error.__cause__ or PeerGoneError("its process has ended")) from error
+    timed_out = any(
+        result.numbers.get("exception") == PeerTimeoutError.__name__ for result in report.results
+    )
+    return ModelJudgement(results=report.results, ran_out=timed_out)
 
 
 def _limits(limits: Limits) -> Limits:

@@ -20,6 +20,7 @@ MS_NOSUID, MS_NODEV, MS_BIND, MS_REC, MS_PRIVATE = 2, 4, 4096, 16384, 1 << 18
 SYS_MOUNT_SETATTR = 442  # the same number on every architecture; Linux 5.12
 AT_FDCWD, AT_RECURSIVE, MOUNT_ATTR_RDONLY = -100, 0x8000, 1
 LINUX_CAPABILITY_VERSION_3 = 0x20080522
+SCRATCH_FILES = 100_000  # each one costs the kernel memory, an empty one too
 INSIDE_ID = 1000  # the user and group id that a job sees of itself
 
 IS_LINUX = sys.platform.startswith("linux")
@@ -39,6 +40,15 @@ def adopt_orphans() -> bool:
 def die_with_parent() -> bool:
     """Get SIGKILL when the thread that started this process ends."""
     return _prctl(PR_SET_PDEATHSIG, 9)
+
+
+def die_first() -> bool:
+    """Be what the kernel ends when memory runs out, before anything else."""
+    try:
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    except OSError:
+        return False
+    return True
 
 
 def gain_no_privileges() -> bool:
@@ -75,7 +85,7 @@ def cover(path: Path) -> bool:
 
 def mount_scratch(folder: Path, size_bytes: int) -> bool:
     """Put an empty file system in memory over a folder: writable, and no larger than that."""
-    options = f"size={size_bytes},mode=700"
+    options = f"size={size_bytes},mode=700,nr_inodes={SCRATCH_FILES}"
     return _mount("tmpfs", str(folder), "tmpfs", MS_NOSUID | MS_NODEV, options)
 
 

@@ -57,7 +57,7 @@ def decode(read: Read) -> Any:
     try:
         plain = json.loads(text, parse_constant=_refuse_constant)
         value, used = _built(plain, blob, 0, 0)
-    except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
+    except (ValueError, TypeError, KeyError, RuntimeError, OverflowError) as error:
         raise WireError("the bytes are no message of this wire") from error
     if used != len(blob):
         raise WireError(f"{len(blob) - used} bytes of the message belong to nothing")

@@ -124,6 +124,7 @@ def _become_job(spec: Mapping[str, Any], connection: int, output: int) -> None:
     measures = {"limits": False, "closed": False, "namespaces": False}
     if spec["namespaces"]:
         linux.set_dumpable(True)  # or the maps of the user namespace cannot be written
+        linux.die_first()
         measures["namespaces"] = linux.enter_namespaces()
         _continue_in_child()
         linux.die_with_parent()

@@ -444,12 +444,14 @@ def test_what_stops_the_training_is_a_symptom() -> None:
     assert result.status is Status.PASS
 
 
-# All of them take minutes; `EVERY_CASE=1 pytest tests/exercises/test_cases.py` runs all.
-SHOWN = CASES if os.environ.get("EVERY_CASE") else CASES[::8]
+SHOWN = [
+    pytest.param(case, marks=() if number % 8 == 0 else pytest.mark.thorough)
+    for number, case in enumerate(CASES)
+]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", SHOWN, ids=lambda case: f"{case.check}.{case.bug}")
+@pytest.mark.parametrize("case", SHOWN, ids=[f"{case.check}.{case.bug}" for case in CASES])
 def test_every_case_shows_something_and_names_nothing(
     case: Case, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -121,6 +121,7 @@ RIGHT_ANSWER = json.dumps({"curve": "Overfitting"})
 KINDS: dict[str, tuple[Callable[[Path], None], float]] = {
     "good": (files(check=CHECK, fix=FIX, answers=RIGHT_ANSWER), 4.0),
     "zipped": (packed({"ada/check_shift.py": CHECK, "ada/fix_shift.py": FIX}), 3.0),
+    "notepad": (packed({"check_shift.py": b"\xef\xbb\xbf" + CHECK.encode()}), 2.0),
     "textbook": (files(check=TEXTBOOK, fix=FIX), 1.0 + 2.0 * 5 / 6),
     "too_strict": (files(check=TOO_STRICT, fix=FIX), 1.0),
     "wrong_fix": (files(fix=FIX.replace("places + 1", "places + 2")), 0.0),

@@ -132,13 +132,14 @@ def test_private_code_counts_and_is_looked_at_first(tmp_path: Path) -> None:
         "    return inputs, data[1:17].repeat(8, 1)\n",  # right, in truth: no check can catch it
         encoding="utf-8",
     )
-    text = "[check.shift]\npoints = 2\n[grading]\nseeds = 1\n"
+    text = "[check.shift]\npoints = 2\n[grading]\nseeds = 1\n[due]\nat = 2020-01-31T12:00:00Z\n"
     done = graded(
         submissions, "--private", private, "--rubric", rubric(tmp_path, text), "--out",
         tmp_path / "grades.csv",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "[WARN] shift: our own check accepts wrong_unseen with some seed" in done.stdout
+    assert "[WARN] the due date counts for nothing here" in done.stdout  # nothing says when
     row = rows(tmp_path / "grades.csv")[0]
     assert (row["chaffs_caught"], row["chaffs_total"]) == ("6", "7")
     assert float(row["score"]) == pytest.approx(2 * 6 / 7, abs=1e-4)
@@ -186,6 +187,7 @@ def test_an_interrupt_keeps_what_is_done(tmp_path: Path) -> None:
     submissions = _made(tmp_path / "submissions")
     KINDS["empty"][0](submissions / "a")
     KINDS["good"][0](submissions / "b")
+    KINDS["good"][0](submissions / "c")
     with subprocess.Popen(
         command(submissions, "--out", tmp_path / "grades.csv", "--jobs", 1),
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -197,6 +199,8 @@ def test_an_interrupt_keeps_what_is_done(tmp_path: Path) -> None:
         _, error = process.communicate(timeout=120)
     assert process.returncode == 130
     assert error == "error: interrupted\n"
+    kept = list((tmp_path / "grades.state" / "students").iterdir())
+    assert len(kept) <= 2  # what was under way may have ended; nothing was begun after it
     assert [row["student_id"] for row in rows(tmp_path / "grades.csv")] == []
 
 

@@ -60,8 +60,10 @@ def test_only_the_grades_can_be_written(tmp_path: Path) -> None:
 
 
 def test_the_text_has_both_commands(tmp_path: Path) -> None:
-    text = container_text(tmp_path, tmp_path)
+    rubric = tmp_path / "r.toml"
+    text = container_text(tmp_path, tmp_path, rubric=rubric)
     assert build_command() in text
-    assert container_command(tmp_path, tmp_path) in text
+    assert container_command(tmp_path, tmp_path, rubric=rubric) in text
+    assert "--rubric /rubric" in text
     assert text.count("\n# ") + text.startswith("# ") == 2
     assert " torch==" in build_command()

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exercises.grade._results import StudentGrade
+from exercises.grade._results import GradeStatus, Note, StudentGrade
 from exercises.grade.feedback import feedback_text, file_names, write_feedback
 from exercises.isolation.verdict import Verdict
 from tests.exercises.grade import samples
@@ -52,6 +52,35 @@ How it was graded
 
 def test_the_whole_text() -> None:
     assert feedback_text(samples.ALICE) == EXPECTED
+
+
+def test_what_the_grader_did_not_reach_is_not_called_missing() -> None:
+    model = replace(samples.ALICE.exercises[3], status=GradeStatus.UNGRADED)
+    text = feedback_text(replace(samples.ALICE, exercises=(model,)))
+    assert text.splitlines()[3:5] == [
+        "model.py: 0 of 5",
+        "  [ERROR] model.py was not graded, and its 0 is no verdict",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("reason", "word"),
+    [
+        ("answers.right", "[OK]"),
+        ("answers.wrong", "[FAIL]"),
+        ("answers.type", "[FAIL]"),
+        ("answers.missing", "[SKIP]"),
+        ("answers.unknown", "-"),
+    ],
+)
+def test_every_answer_has_its_word(reason: str, word: str) -> None:
+    answers = replace(
+        samples.ALICE.exercises[4],
+        status=GradeStatus.GRADED,
+        notes=(Note(reason=reason, text="so"),),
+    )
+    lines = feedback_text(replace(samples.ALICE, exercises=(answers,))).splitlines()
+    assert lines[3:5] == ["answers.json: 0 of 1", f"  {word:7} so"]
 
 
 def test_problems_come_first() -> None:

@@ -48,7 +48,7 @@ EXERCISE = closed(
     {
         "exercise": TEXT,
         "kind": {"enum": ["check", "fix", "model", "answers"]},
-        "status": {"enum": ["graded", "missing", "unreadable", "crashed", "timeout"]},
+        "status": {"enum": ["graded", "missing", "unreadable", "crashed", "timeout", "ungraded"]},
         "score": NUMBER,
         "max_score": NUMBER,
         "seconds": NUMBER,

@@ -60,7 +60,7 @@ def bugs() -> Iterator[Any]:
     for check in CATALOG:
         for bug in exercise(check).bugs:
             name = f"{check}.{bug.name}"
-            marks = () if name in QUICK_BUGS else (pytest.mark.slow,)
+            marks = () if name in QUICK_BUGS else (pytest.mark.thorough,)
             yield pytest.param(check, bug, id=name, marks=marks)
 
 

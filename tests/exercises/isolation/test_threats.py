@@ -462,6 +462,18 @@ def test_a_wrong_repair_is_diagnosed(sandbox: Sandbox, tmp_path: Path) -> None:
     assert judgement.fault.claim.endswith("moved by 2, expected 1")
 
 
+def test_what_a_repair_prints_is_handed_over(sandbox: Sandbox, tmp_path: Path) -> None:
+    code = RIGHT_FIX.replace("    return", "    print('shape', tuple(places.shape))\n    return")
+    assert fixed(sandbox, tmp_path, code).output.startswith("shape (8, 16)\n")
+    wrong = fixed(sandbox, tmp_path, code.replace("places + 1", "places + 999"))
+    assert wrong.output == "shape (8, 16)\n"
+
+
+def test_an_end_without_a_verdict_is_not_called_a_kill(sandbox: Sandbox, tmp_path: Path) -> None:
+    judgement = fixed(sandbox, tmp_path, "import os\ndef implementation(data): os._exit(0)\n")
+    assert judgement.problem.removesuffix(" (exit 0)") == "its process ended without a verdict"
+
+
 START = "import os, sys, torch\n"
 BROKEN_FIXES = {
     "a tensor that claims to be equal to all": (
