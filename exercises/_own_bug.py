@@ -13,6 +13,8 @@ from diagnostics._self_test import INJECTIONS
 from diagnostics._text import Text, say
 from exercises._figures import describe_error
 
+WHERE_IT_RAISES = "python -m diagnostics --target PLACE shows where the pipeline raises"
+
 
 class NoPlaceError(Exception):
     """A bug proves nothing in this pipeline; `unlock` says what would give it a place, or ""."""
@@ -50,7 +52,7 @@ def inject(pipeline: Pipeline, injection: Injection) -> Pipeline:
     except CannotInject as cannot:
         raise NoPlaceError(cannot.why, cannot.unlock or "") from cannot
     except Exception as error:  # any: it calls the user's own code
-        raise NoPlaceError(_raised(error)) from error
+        raise NoPlaceError(_raised(error), WHERE_IT_RAISES) from error
 
 
 def infect(pipeline: Pipeline, injection: Injection, *, seed: int) -> Victim:

@@ -104,7 +104,7 @@ EXERCISE = Exercise(
             break_it=break_no_mask,
             trips="causal_independence",
             reason="causal_independence.no_mask",
-            note="The training loss is wonderful. The honest loss shows what was learnt.",
+            note="The training loss is the better one. The honest loss shows what was learnt.",
             question=(
                 "The training loss and the honest loss after 150 steps: which of them is lower "
                 "than the healthy one, and which is higher?"

@@ -212,8 +212,8 @@ def _show_list(pipeline: Pipeline) -> int:
         )
     )
     if placed:
-        print("  next  the same command with --random 1, a bug that is not named")
-        print("  or    with --bug ID, one of those above")
+        print("  next  the same command with --random 1, an unnamed bug")
+        print("  or    the same with --bug ID, one of those above")
     return _exit.CAUGHT
 
 

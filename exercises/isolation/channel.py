@@ -107,15 +107,15 @@ def serve(channel: Channel, answers: Mapping[str, Callable[..., Any]]) -> None:
             question = channel.receive()
         except PeerGoneError:
             return
-        channel.send(answered(answers, question))
+        answer(channel, answers, question)
 
 
-def answered(answers: Mapping[str, Callable[..., Any]], question: Any) -> tuple[Any, ...]:
-    """Return the answer to one question, a value that fits the wire or an error."""
+def answer(channel: Channel, answers: Mapping[str, Callable[..., Any]], question: Any) -> None:
+    """Answer one question with a value, or with an error where that does not fit the wire."""
     try:
         name, *arguments = question
-        value = answers[name](*arguments)
-        wire.encode(value)
+        channel.send(("value", answers[name](*arguments)))
+    except (PeerGoneError, PeerTimeoutError):
+        raise
     except Exception as error:
-        return ("raised", type(error).__name__, str(error)[:2000], None)
-    return ("value", value)
+        channel.send(("raised", type(error).__name__, str(error)[:2000], None))

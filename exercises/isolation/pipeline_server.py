@@ -34,7 +34,7 @@ from exercises.isolation._served_events import Events
 from exercises.isolation._served_watch import Watchers
 from exercises.isolation._told_errors import describe_error
 from exercises.isolation._twin import Names, OptimizerTwin, Twin, settings_of, state_of
-from exercises.isolation.channel import Channel, answered
+from exercises.isolation.channel import Channel, answer
 
 GRAPHS_MAX = 64  # graphs that are kept for a backward pass; the oldest goes first
 FILE_BYTES_MAX = 64 * 1024 * 1024
@@ -168,7 +168,7 @@ class _Served:
             if isinstance(message, tuple) and message[:1] == ("reply",):
                 return message[1]
             events = self.events
-            self.channel.send(answered(self.answers, message))
+            answer(self.channel, self.answers, message)
             self.events = events
 
     # ---- parcels -------------------------------------------------------------------------------

@@ -135,6 +135,29 @@ def test_what_is_no_catch_is_said(
     assert said in out
 
 
+@pytest.mark.parametrize(
+    ("outcome", "remedy"),
+    [
+        ("not_called", "call implementation(...) in the check, and"),
+        ("timeout", "look for a loop that does not end, or try"),
+        ("error", "let the check end by returning, or by"),
+        ("rejected", "write down what the promise leaves open, and"),
+        ("unstable", "write down what the promise leaves open, and"),
+    ],
+)
+def test_the_next_step_fits_what_happened_to_a_correct_one(
+    outcome: str,
+    remedy: str,
+    grade: Callable[[CheckJudgement], int],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    good = judged(dict.fromkeys(WRONG, "no")).verdicts
+    odd = Verdict(implementation="unfold", right=True, outcome=outcome)
+    kept = tuple(verdict for verdict in good if verdict.implementation != "unfold")
+    assert grade(CheckJudgement(verdicts=(*kept, odd))) == 1
+    assert f"\nNext: {remedy}" in capsys.readouterr().out
+
+
 def test_a_file_that_cannot_be_used_is_said_with_its_line(
     grade: Callable[[CheckJudgement], int], capsys: pytest.CaptureFixture[str]
 ) -> None:

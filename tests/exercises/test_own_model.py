@@ -108,8 +108,10 @@ def test_without_parts_to_train_with_the_first_loss_is_left() -> None:
     assert seen.losses == ()
     assert seen.figures == {
         "loss before training": "2.3979 nats",
-        "training loss": "none: the pipeline brings no make_model and make_optimizer",
+        "training loss": "none: the pipeline brings no make_model and no make_optimizer",
     }
+    seen = observe_own(dataclasses.replace(tiny(), make_optimizer=None), seed=1)
+    assert seen.figures["training loss"] == "none: the pipeline brings no make_optimizer"
 
 
 def test_a_model_that_is_no_fresh_one_is_not_trained() -> None:
@@ -313,6 +315,10 @@ def test_the_list_tells_what_has_a_place(place: str, capsys: pytest.CaptureFixtu
     )
     assert "give Pipeline evaluate" in shown
     assert f" of {len(by_id())} bugs have a place in this pipeline" in shown
+    assert shown.splitlines()[-2:] == [
+        "  next  the same command with --random 1, an unnamed bug",
+        "  or    the same with --bug ID, one of those above",
+    ]
     assert max(map(len, shown.splitlines())) <= 60
 
 

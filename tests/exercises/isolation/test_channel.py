@@ -14,7 +14,7 @@ from exercises.isolation.channel import (
     PeerGoneError,
     PeerTimeoutError,
     RemoteError,
-    answered,
+    answer,
     serve,
     value_of,
 )
@@ -47,19 +47,25 @@ def test_a_question_is_answered_and_an_error_arrives_as_one(
     assert not thread.is_alive()
 
 
-def test_an_answer_that_does_not_fit_the_wire_is_an_error() -> None:
-    assert answered({"give": lambda: object()}, ("give",))[:2] == ("raised", "WireError")
+def test_an_answer_that_does_not_fit_the_wire_is_an_error(ends: tuple[Channel, Channel]) -> None:
+    asking, answering = ends
+    answer(answering, {"give": lambda: object()}, ("give",))
+    assert asking.receive()[:2] == ("raised", "WireError")
 
 
 @pytest.mark.parametrize("question", [None, 7, (), "x", [["a"]], ("give", 1, 2)])
-def test_a_question_that_is_none_gets_an_error(question: object) -> None:
-    assert answered({"give": lambda: 1}, question)[0] == "raised"
+def test_a_question_that_is_none_gets_an_error(
+    question: object, ends: tuple[Channel, Channel]
+) -> None:
+    asking, answering = ends
+    answer(answering, {"give": lambda: 1}, question)
+    assert asking.receive()[0] == "raised"
 
 
-@pytest.mark.parametrize("answer", [None, ("value",), ("raised", 1, 2, 3), ("other", 1)])
-def test_an_answer_that_is_none_is_no_value(answer: object) -> None:
+@pytest.mark.parametrize("said", [None, ("value",), ("raised", 1, 2, 3), ("other", 1)])
+def test_an_answer_that_is_none_is_no_value(said: object) -> None:
     with pytest.raises(WireError):
-        value_of(answer)
+        value_of(said)
 
 
 def test_a_peer_that_has_ended_and_one_that_is_silent(ends: tuple[Channel, Channel]) -> None:
