@@ -22,6 +22,7 @@ from diagnostics._text import say
 from exercises import _exit
 from exercises._console import columns, tell
 from exercises._outline import NAMES, first_line, full_name
+from exercises._terminal import number_to
 from minigpt._cli import CommandError, Parser, require_writable, run_command
 from minigpt._files import write_text
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from exercises._exercise import Receipt
 
 LIST_WIDTH = 80
+JOBS_MAX = 64
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -151,10 +153,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--jobs",
-        type=int,
+        type=number_to(JOBS_MAX),
         metavar="N",
         default=min(4, os.cpu_count() or 1),
-        choices=range(1, 65),
         help="processes to use (%(default)s)",
     )
     parser.add_argument("--json", metavar="FILE", help="also write the receipts as JSON")

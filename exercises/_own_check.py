@@ -85,8 +85,10 @@ def _grade(exercise: Exercise, contract: Contract, path: Path, judge: Judge) -> 
     _show_remarks(judgement, source)
     show_output(judgement.output)
     if not score.complete:
-        put("Next: think of one more way to break the promise, and assert that it is kept",
-            hanging=6)  # fmt: skip
+        step = "think of one more way to break the promise, and assert that it is kept"
+        if judgement.returned:
+            step = "raise an AssertionError in place of returning a value"
+        put(f"Next: {step}", hanging=6)
         return _exit.NOT_CAUGHT
     put(f"Next: {next_step(read_progress()[0], exercise.check)}", hanging=6)
     return _exit.CAUGHT
@@ -99,7 +101,7 @@ def _show_rejected(contract: Contract, judgement: CheckJudgement) -> None:
         if not verdict.right or verdict.outcome == "accepted":
             continue
         where = "" if verdict.line is None else f" in line {verdict.line}"
-        said = OUTCOMES.get(verdict.outcome, verdict.message or "it gave no reason")
+        said = verdict.message or OUTCOMES.get(verdict.outcome, "it gave no reason")
         word = {"rejected": "rejects", "unstable": "is undecided, from seed to seed, about"}
         sentence = say(
             "it {word} a correct one ({note}){where}: {said}",

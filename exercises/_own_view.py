@@ -29,11 +29,12 @@ PROMPT_LENGTH, SAMPLE_LENGTH = 8, 24
 class OwnSeen:
     """What was seen.    losses: of a short training, as the loop reports them.
 
-    figures: title -> value; also why there are no losses.
+    figures: title -> value; also why there are no losses.    raised: whether a look raised.
     """
 
     losses: tuple[float, ...] = ()
     figures: Mapping[str, str] = field(default_factory=dict)
+    raised: bool = False
 
 
 def observe_own(pipeline: Pipeline, *, seed: int) -> OwnSeen:
@@ -47,7 +48,7 @@ def observe_own(pipeline: Pipeline, *, seed: int) -> OwnSeen:
             view.note("validation loss, as reported", view.evaluate)
         if pipeline.generate is not None and pipeline.tokenizer is not None:
             view.note("sample", view.sample)
-    return OwnSeen(tuple(view.losses), view.figures)
+    return OwnSeen(tuple(view.losses), view.figures, view.raised)
 
 
 class _View:
@@ -58,6 +59,7 @@ class _View:
         self.probe = Probe(pipeline, seed=seed)
         self.figures: dict[str, str] = {}
         self.losses: list[float] = []
+        self.raised = False
         self.trained: nn.Module | None = None
 
     def note(self, title: str, look: Callable[[], str]) -> None:
@@ -66,6 +68,7 @@ class _View:
             self.figures[title] = look()
         except Exception as error:  # any: it is the user's own code, with a bug in it
             self.figures[title] = describe_error(error)
+            self.raised = True
 
     def first_loss(self) -> str:
         with self.probe.seeded("first loss"), self.probe.model() as model, torch.no_grad():

@@ -197,7 +197,11 @@ def _verify(
     for number in newly:
         if number > 0:  # the first says what was just said
             put(f"Hint {number + 1}: {hints[number]}", hanging=4)
-    put("Change the line and verify again; --hint shows the hints that are open.")
+    if judgement.problem:
+        put("Mend that, or start afresh with --fix --again, which keeps your file under another "
+            "name; --hint shows the hints that are open.")  # fmt: skip
+    else:
+        put("Change the line and verify again; --hint shows the hints that are open.")
     put(f"Next: python -m exercises.{exercise.name} --fix", hanging=6)
     return _exit.NOT_CAUGHT
 

@@ -5,8 +5,9 @@ Words before colour, and no colour. Nothing is asked, and no bar moves, without 
 
 from __future__ import annotations
 
+import argparse
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from diagnostics._text import printable
 from exercises._console import ask, columns, in_ascii, on_terminal, tell
@@ -64,3 +65,14 @@ def no_such(kind: str, word: str, known: Iterable[str]) -> str:
     if close:
         return f"there is no {kind} {word!r}; did you mean {' or '.join(close)}?"
     return f"there is no {kind} {word!r}; there are {', '.join(names)}"
+
+
+def number_to(largest: int) -> Callable[[str], int]:
+    """Return a type for argparse, which would list all the numbers: one from 1 to the largest."""
+
+    def read(text: str) -> int:
+        if text.isdecimal() and 1 <= int(text) <= largest:
+            return int(text)
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to {largest}")
+
+    return read

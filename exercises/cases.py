@@ -22,7 +22,7 @@ from exercises._case_book import CASES, GRADES, Case
 from exercises._case_file import Attempt, CaseFile
 from exercises._case_score import cost_of, is_named, is_solved, probe_names
 from exercises._console import ask, on_terminal, tell
-from exercises._terminal import no_such
+from exercises._terminal import no_such, number_to
 from minigpt._cli import CommandError, Parser, run_command
 
 if TYPE_CHECKING:
@@ -166,8 +166,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "case",
         nargs="?",
-        type=int,
-        choices=range(1, len(CASES) + 1),
+        type=number_to(len(CASES)),
         metavar="N",
         help=f"a case, 1 to {len(CASES)}; without it the easiest that is not solved",
     )

@@ -138,6 +138,12 @@ def _compare(pipeline: Pipeline, victim: Victim, seed: int) -> None:
         tell("t training loss, ^ above; left to right: the steps", indent=" " * 9)
     print()
     show_pairs(healthy.figures, broken.figures)
+    if healthy.raised:
+        tell(
+            "[WARN] your pipeline raises without the bug too, so little of the bug can be seen; "
+            "python -m diagnostics --target PLACE shows where",
+            hanging=7,
+        )
 
 
 def _probe(victim: Victim, name: str, seed: int) -> None:

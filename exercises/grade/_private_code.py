@@ -19,7 +19,7 @@ def doubts_about(folder: Path) -> Iterator[str]:
     """Yield what an instructor should look at: code whose name and behaviour do not agree.
 
     Raises CommandError for a folder that is not there, a file that cannot be loaded or holds no
-    implementation, and a name that is no check's.
+    implementation, a name that is no check's, and a right_* that is not right.
     """
     if not folder.is_dir():
         raise CommandError(f"--private {folder}: there is no such folder")
@@ -40,7 +40,10 @@ def _doubts(contract: Contract, name: str, implementation: Implementation) -> It
     faults = [_fault(contract, implementation, seed) for seed in SEEDS]
     if name.startswith(RIGHT) and any(faults):
         fault = next(filter(None, faults))
-        yield f"{contract.check}: {name} breaks the promise: {fault}"
+        raise CommandError(
+            f"--private {contract.check}.py: {name} breaks the promise, so every honest check "
+            f"would score 0: {fault}"
+        )
     elif not name.startswith(RIGHT) and not all(faults):
         yield f"{contract.check}: our own check accepts {name} with some seed"
 

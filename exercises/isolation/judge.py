@@ -140,6 +140,10 @@ class _Run:
     output: str = ""
 
 
+class _TooManyCallsError(PeerTimeoutError):
+    """A check has called its implementation more often than any check needs to."""
+
+
 def judge_check(
     judging: Judging,
     contract: Contract,
@@ -202,10 +206,12 @@ def _run_check(judging: Judging, contract: Contract, file: Path, case: _Case, nu
         try:
             with judging.sandbox.start(_spec(judging, "check", file, names)) as job:
                 kind, calls = _relay(job.channel, implementation.channel)
+        except _TooManyCallsError:
+            return _Run("timeout", f"it made more than {CALLS_MAX} calls")
         except PeerTimeoutError:
-            return _Run("timeout", "it took too long")
+            return _Run("timeout", _took_longer(judging))
         except (PeerGoneError, wire.WireError) as error:
-            return _abnormal_end(job, error)
+            return _abnormal_end(judging.limits, job, error)
     return _run_from(kind, calls, case, job.output)
 
 
@@ -224,7 +230,7 @@ def _relay(student: Channel, implementation: Channel) -> tuple[tuple[Any, ...], 
         except PeerFailure:
             answer = ("raised", "MemoryError", "the call was too large or took too long", None)
         student.send(answer)
-    raise PeerTimeoutError(f"more than {CALLS_MAX} calls")
+    raise _TooManyCallsError
 
 
 def _run_from(message: Any, calls: int, case: _Case, output: str) -> _Run:
@@ -240,15 +246,21 @@ def _run_from(message: Any, calls: int, case: _Case, output: str) -> _Run:
         case _:
             return _Run("error", "its process spoke nonsense", output=output)
     if outcome in ("accepted", "rejected") and calls == 0:
-        return _Run("not_called", "it never called the implementation", output=output)
+        before = f" before it raised {said[:400]}" if said else ""
+        return _Run("not_called", f"it never called the implementation{before}", line, "", output)
     return _Run(outcome, said[:500], line, returned[:50], output)
 
 
-def _abnormal_end(job: Job | None, error: Exception) -> _Run:
+def _took_longer(judging: Judging) -> str:
+    return f"it took longer than {judging.limits.wall_seconds:g} s"
+
+
+def _abnormal_end(limits: Limits, job: Job | None, error: Exception) -> _Run:
     ended = job.ended if job is not None else "killed"
     output = job.output if job is not None else ""
     if ended == "SIGXCPU":
-        return _Run("timeout", "it used up its processor time", output=output)
+        used = f"it used up its {limits.cpu_seconds} s of processor time"
+        return _Run("timeout", used, output=output)
     if isinstance(error, wire.WireError):
         return _Run("error", "its process spoke nonsense", output=output)
     how = "" if ended == "killed" else f" ({ended})"  # killed by us, before its end was known
@@ -328,9 +340,9 @@ def _examine_once(judging: Judging, contract: Contract, file: Path, number: int)
                 case _:
                     judgement = FixJudgement(problem="its process spoke nonsense")
     except PeerTimeoutError:
-        return FixJudgement(problem="it took too long", timed_out=True)
+        return FixJudgement(problem=_took_longer(judging), timed_out=True)
     except (PeerGoneError, wire.WireError) as error:
-        run = _abnormal_end(job, error)
+        run = _abnormal_end(judging.limits, job, error)
         return FixJudgement(
             problem=run.message, output=run.output, timed_out=run.outcome == "timeout"
         )

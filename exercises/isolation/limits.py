@@ -10,21 +10,21 @@ MIB = 1024 * 1024
 
 
 class Level(IntEnum):
-    """How far code is kept away from whoever runs it; each one includes L1 and L2."""
+    """How far code is kept away from whoever runs it; each one includes those before it."""
 
     L0 = 0  # in this process: practice only
     L1 = 1  # a process of its own, with a time limit for its whole process group
     L2 = 2  # and limits on what it may use, and no way into the process that started it
     L3 = 3  # and no network, no sight of other processes, files that cannot be written
-    L4 = 4  # L2 or L3 with a container around it
+    L4 = 4  # L3 with a container around it
 
 
 MEANING = {
     Level.L0: "in the same process; for practice only",
     Level.L1: "a process of its own, killed with its group when its time is up",
-    Level.L2: "L1, limits on memory, CPU, files and processes, no access to the grader's memory",
-    Level.L3: "L2, no network, no other process in sight, the disk read-only",
-    Level.L4: "L2 or more, inside a container",
+    Level.L2: "L1, limits on memory, CPU and files, no access to the grader's memory",
+    Level.L3: "L2, no network, no other process or file in sight, nothing to write but its own",
+    Level.L4: "L3 inside a container",
 }
 
 
@@ -40,9 +40,9 @@ class Limits:
     cpu_seconds: int = 10
     wall_seconds: float = 30.0
     memory_bytes: int = 1024 * MIB
-    file_bytes: int = 64 * MIB
-    open_files: int = 128
-    processes: int = 32
+    file_bytes: int = 32 * MIB
+    open_files: int = 64
+    processes: int = 8
 
 
 @dataclass(frozen=True, kw_only=True)

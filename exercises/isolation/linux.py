@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import struct
 import sys
 from contextlib import suppress
@@ -17,6 +18,8 @@ PR_CAPBSET_DROP = 24
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
 MS_NOSUID, MS_NODEV, MS_BIND, MS_REC, MS_PRIVATE = 2, 4, 4096, 16384, 1 << 18
+MNT_DETACH = 2
+SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41, "riscv64": 41}
 SYS_MOUNT_SETATTR = 442  # the same number on every architecture; Linux 5.12
 AT_FDCWD, AT_RECURSIVE, MOUNT_ATTR_RDONLY = -100, 0x8000, 1
 LINUX_CAPABILITY_VERSION_3 = 0x20080522
@@ -89,9 +92,26 @@ def mount_scratch(folder: Path, size_bytes: int) -> bool:
     return _mount("tmpfs", str(folder), "tmpfs", MS_NOSUID | MS_NODEV, options)
 
 
-def mount_own_proc() -> bool:
-    """Show only the processes of this namespace under /proc; none where that is refused."""
-    return _mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV) or cover(Path("/proc"))
+def mount_proc(folder: Path) -> bool:
+    """Show the processes of this namespace, and no others, in a folder."""
+    return _mount("proc", str(folder), "proc", MS_NOSUID | MS_NODEV)
+
+
+def show(source: Path, target: Path) -> bool:
+    """Make a file or folder appear at a second place, with all that is mounted in it."""
+    return _mount(str(source), str(target), None, MS_BIND | MS_REC)
+
+
+def change_root(new: Path, old: Path) -> bool:
+    """Make a mounted folder the root, and let go of the old one; `old`: a folder in `new`."""
+    number = SYS_PIVOT_ROOT.get(platform.machine())
+    if _libc is None or number is None:
+        return False
+    paths = [os.fsencode(path) for path in (new, old)]
+    if _libc.syscall(ctypes.c_long(number), *paths) != 0:
+        return False
+    os.chdir("/")
+    return bool(_libc.umount2(os.fsencode("/" + old.name), MNT_DETACH) == 0)
 
 
 def make_read_only() -> bool:

@@ -33,6 +33,7 @@ from exercises.isolation.limits import JobSpec, Level, Limits
 
 START_SECONDS = 120.0  # loading torch on a slow disk
 OUTPUT_SHOWN = 2000  # characters of what a job prints
+ANSWERS = Path(exercises.__file__).parent / "contracts"  # covered for students' code
 CONTAINER_MARKS = (Path("/.dockerenv"), Path("/run/.containerenv"))
 
 
@@ -109,7 +110,7 @@ class Sandbox:
             except (PeerGoneError, PeerTimeoutError, IsolationError):
                 continue
         in_container = any(mark.exists() for mark in CONTAINER_MARKS)
-        contained = in_container and self._reached >= Level.L2
+        contained = in_container and self._reached >= Level.L3
         self.level = min(self._level_max, Level.L4 if contained else self._reached)
 
     def _level_of(self, measures: Mapping[str, bool]) -> Level:
@@ -271,13 +272,14 @@ _HERE = "exercises.isolation"
 
 
 def _python(code: str) -> list[str]:
-    """Return the command for Python with some code and this project behind everything else.
+    """Return the command for Python with some code and this library.
 
-    -I: no variable, folder or file of the user's decides what is imported.
+    -I: no variable, folder or file of the user's decides what is imported. This library comes
+    behind Python's own modules, and before any other copy of it that is installed.
     """
     root = str(Path(exercises.__file__).parents[1])
-    found = f"import sys; sys.path.append({root!r}); {code}"
-    return [sys.executable, "-I", "-c", found]
+    place = "next((i for i, p in enumerate(sys.path) if '-packages' in p), len(sys.path))"
+    return [sys.executable, "-I", "-c", f"import sys; sys.path.insert({place}, {root!r}); {code}"]
 
 
 def _order(spec: JobSpec, scratch: Path, level: Level) -> dict[str, Any]:
@@ -287,7 +289,7 @@ def _order(spec: JobSpec, scratch: Path, level: Level) -> dict[str, Any]:
         "seed": spec.seed,
         "folder": str(spec.folder) if spec.folder is not None else None,
         "scratch": str(scratch),
-        "hidden": [str(path) for path in spec.hidden],
+        "hidden": [str(path) for path in (*spec.hidden, ANSWERS)],
         "limits": dataclasses.asdict(spec.limits),
         "namespaces": level >= Level.L3 and linux.IS_LINUX and not spec.trusted,
     }

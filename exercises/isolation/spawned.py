@@ -6,7 +6,6 @@ time limit. The order comes on standard input, as one message of the wire.
 
 from __future__ import annotations
 
-import shutil
 import socket
 import sys
 from pathlib import Path
@@ -23,12 +22,9 @@ def main() -> None:
     torch.set_num_threads(1)
     order = wire.decode(sys.stdin.buffer.read)
     work = Path(order["scratch"]) / "work"
-    if order["folder"]:
-        shutil.copytree(order["folder"], work, symlinks=True)
-    else:
-        work.mkdir()
     from exercises.isolation import jobs, zygote
 
+    zygote.fill(work, Path(order["folder"]) if order["folder"] else None)
     zygote.start_afresh(work, order["seed"])
     measures = {"limits": False, "closed": False, "namespaces": False}
     jobs.run(order["name"], order["arguments"], Channel(_connection(order)), measures)

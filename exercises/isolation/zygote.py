@@ -23,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from exercises.isolation import linux
+from exercises.isolation import linux, new_root
 from exercises.isolation.channel import Channel, PeerGoneError
 
 SIGNALLED = 100  # exit code of the outer process of a job: this plus the number of the signal
@@ -43,15 +43,18 @@ def main(descriptor: int) -> None:
     linux.set_dumpable(False)
     linux.adopt_orphans()
     orders = socket.socket(fileno=descriptor)
-    channel = Channel(orders)
-    channel.send(("ready",))
     running: set[int] = set()
+    with suppress(PeerGoneError, EOFError, OSError):  # whoever gave the orders has ended
+        _serve(orders, Channel(orders), running)
+    for pid in running:
+        _end(pid, set())
+
+
+def _serve(orders: socket.socket, channel: Channel, running: set[int]) -> None:
+    channel.send(("ready",))
     while True:
-        try:
-            descriptors = _received_descriptors(orders)
-            order = channel.receive()
-        except (PeerGoneError, EOFError):
-            break
+        descriptors = _received_descriptors(orders)
+        order = channel.receive()
         if order[0] == "start":
             pid = _fork_job(order[1], descriptors, orders)
             running.add(pid)
@@ -59,8 +62,6 @@ def main(descriptor: int) -> None:
         else:
             running.discard(order[1])
             channel.send(("ended", _end(order[1], running)))
-    for pid in running:
-        _end(pid, set())
 
 
 def _received_descriptors(orders: socket.socket) -> list[int]:
@@ -87,7 +88,10 @@ def _fork_job(spec: Mapping[str, Any], descriptors: list[int], orders: socket.so
 
 def _end(pid: int, others: set[int]) -> str:
     """Kill a job and everything it has started; return how it had ended by itself, or "killed"."""
-    done, status = os.waitpid(pid, os.WNOHANG)
+    try:
+        done, status = os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:  # it was ended together with another one
+        return "killed"
     if not done:
         for kill in (os.killpg, os.kill):
             with suppress(ProcessLookupError, PermissionError):
@@ -128,21 +132,21 @@ def _become_job(spec: Mapping[str, Any], connection: int, output: int) -> None:
         measures["namespaces"] = linux.enter_namespaces()
         _continue_in_child()
         linux.die_with_parent()
+    space = linux.address_space_bytes()  # asked here: the job may have no /proc
     scratch = Path(spec["scratch"])
+    given = Path(spec["folder"]) if spec["folder"] else None
     if measures["namespaces"]:
-        measures["namespaces"] = _shut_disk(spec, scratch)
-    work = scratch / "work"
-    if spec["folder"]:
-        shutil.copytree(spec["folder"], work, symlinks=True)
-    else:
-        work.mkdir()
-    if measures["namespaces"]:
+        entered = new_root.enter(scratch, given, spec["limits"]["file_bytes"])
         covered = [linux.cover(Path(path)) for path in spec["hidden"]]
-        measures["namespaces"] = all(covered)
+        measures["namespaces"] = entered and all(covered)
+        work = new_root.JOB / "work"
+    else:
+        work = scratch / "work"
+        fill(work, given)
     # without them not even root may look into a process that is not dumpable
     measures["closed"] = linux.drop_capabilities() and linux.gain_no_privileges()
     start_afresh(work, spec["seed"])
-    measures["limits"] = _set_limits(spec["limits"])
+    measures["limits"] = _set_limits(spec["limits"], space, measures["namespaces"])
 
     from exercises.isolation import jobs
 
@@ -172,12 +176,12 @@ def _continue_in_child() -> None:
     os._exit(code if code >= 0 else SIGNALLED - code)
 
 
-def _shut_disk(spec: Mapping[str, Any], scratch: Path) -> bool:
-    return (
-        linux.mount_own_proc()
-        and linux.make_read_only()
-        and linux.mount_scratch(scratch, spec["limits"]["file_bytes"])
-    )
+def fill(work: Path, given: Path | None) -> None:
+    """Make the folder that a job works in, with the files that it is given."""
+    if given is None:
+        work.mkdir()
+    else:
+        shutil.copytree(given, work, symlinks=True)
 
 
 def start_afresh(work: Path, seed: int) -> None:
@@ -196,7 +200,8 @@ def start_afresh(work: Path, seed: int) -> None:
     sys.pycache_prefix = str(work / ".none")  # no compiled file beside the student's is looked at
 
 
-def _set_limits(limits: Mapping[str, Any]) -> bool:
+def _set_limits(limits: Mapping[str, Any], space: int, own_users: bool) -> bool:
+    """Set what the process may use; space: the address space that it takes already."""
     try:
         import resource
     except ImportError:  # Windows
@@ -207,10 +212,10 @@ def _set_limits(limits: Mapping[str, Any]) -> bool:
         "RLIMIT_NOFILE": (limits["open_files"],) * 2,
         "RLIMIT_CORE": (0, 0),
     }
-    if space := linux.address_space_bytes():
+    if space:
         wanted["RLIMIT_AS"] = (space + limits["memory_bytes"],) * 2
-    if linux.IS_LINUX and os.getuid() == linux.INSIDE_ID:
-        wanted["RLIMIT_NPROC"] = (limits["processes"],) * 2  # counted in the own namespace
+    if own_users:  # elsewhere all processes of the user are counted
+        wanted["RLIMIT_NPROC"] = (limits["processes"],) * 2
     try:
         for name, values in wanted.items():
             resource.setrlimit(getattr(resource, name), values)

@@ -271,7 +271,8 @@ def test_a_damaged_file_is_said_and_set_aside(capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["0"], "error: argument N: invalid choice: 0"),
+        (["0"], "error: argument N: '0' is not a number from 1 to 40"),
+        (["two"], "error: argument N: 'two' is not a number from 1 to 40"),
         (["1", "--probe", "bacth"], "error: there is no probe 'bacth'; did you mean batch"),
         (["1", "--answer", "shfit"], "error: there is no check 'shfit'; did you mean shift"),
         (["1", "--cause", "1"], "error: the check comes before its cause; give --answer CHECK"),

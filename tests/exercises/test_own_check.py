@@ -14,9 +14,9 @@ from exercises.break_shift import EXERCISE
 from exercises.contracts._contract import Contract
 from exercises.contracts._private import contract_of
 from exercises.contracts._starter import check_source
-from exercises.grade._results import Verdict
 from exercises.isolation.judge import CheckJudgement
 from exercises.isolation.sandbox import IsolationError
+from exercises.isolation.verdict import Verdict
 from minigpt._cli import CommandError
 
 PATH = Path("work") / "check_shift.py"
@@ -133,6 +133,16 @@ def test_what_is_no_catch_is_said(
     out = " ".join(capsys.readouterr().out.split())
     assert "catches 2 of 3 buggy" in out
     assert said in out
+
+
+def test_a_check_that_returns_its_verdict_is_told_to_raise(
+    grade: Callable[[CheckJudgement], int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert grade(judged({}, returned="bool")) == 1
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        "  it returned a bool; only raising an error rejects",
+        "Next: raise an AssertionError in place of returning a value",
+    ]
 
 
 @pytest.mark.parametrize(

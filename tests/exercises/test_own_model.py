@@ -129,6 +129,26 @@ def test_what_raises_is_told() -> None:
     seen = observe_own(tiny(train_step=broken_step), seed=1)
     assert seen.losses == ()
     assert seen.figures["training loss"] == "ZeroDivisionError: by zero"
+    assert seen.raised
+    assert not observe_own(Pipeline(Bigram(), vocab_size=V, block_size=T), seed=1).raised
+
+
+def test_a_pipeline_that_raises_by_itself_is_told_so(
+    place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its loss raises with and without the bug: the two look alike, and nothing can be found."""
+    path = Path(place.removesuffix(":build"))
+    broken = path.read_text(encoding="utf-8").replace("def build():", "def build_it():")
+    broken += "\n\ndef build():\n    pipeline = build_it()\n"
+    broken += "    pipeline.model.forward = None\n    return pipeline\n"
+    path.write_text(broken, encoding="utf-8")
+    main([place, "--bug", "shift.identical"])
+    said = "[WARN] your pipeline raises without the bug too, so little of the bug can be seen;"
+    assert said in " ".join(capsys.readouterr().out.split())
+    main([place])
+    assert "--target PLACE shows where the pipeline raises" in " ".join(
+        capsys.readouterr().out.split()
+    )
 
 
 def test_value_and_text_come_from_the_trained_model(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,6 +127,7 @@ def test_what_is_no_python_is_said_and_opens_no_hint_beyond_the_first(
     assert fix() == 1
     out = capsys.readouterr().out
     assert "[FAIL] work/fix_shift.py, line 21 cannot be used" in out
+    assert "Mend that, or start afresh with --fix --again" in out
     assert opened() == 1
 
 

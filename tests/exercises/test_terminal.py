@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import exercises
-from exercises._terminal import ask_for_one, no_such, put, put_code, show_output
+from exercises._terminal import ask_for_one, no_such, number_to, put, put_code, show_output
 
 ROOT = Path(exercises.__file__).parents[1]
 
@@ -106,3 +107,13 @@ def test_on_a_terminal_it_asks_and_helps(typed: bytes, answer: str, helped: bool
     assert answer in text
     assert "Which check?" in text
     assert ("there is no check" in text) is helped
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "41", "2.5", "two", ""])
+def test_a_number_out_of_bounds_is_refused_with_its_bounds(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match=r"is not a number from 1 to 40$"):
+        number_to(40)(text)
+
+
+def test_a_number_within_the_bounds_is_read() -> None:
+    assert [number_to(40)(text) for text in ("1", "07", "40")] == [1, 7, 40]

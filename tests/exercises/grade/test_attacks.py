@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +64,7 @@ def test_submissions_are_unpacked_where_no_other_job_can_look(
     with pytest.raises(KeyboardInterrupt):
         grade_source(Source(student_id="ada", path=tmp_path / "ada"), settings, Sandbox())
     assert [path.is_relative_to(hidden) for path in unpacked] == [True]
-    assert os.listdir(hidden) == []
+    assert list(hidden.iterdir()) == []
 
 
 def test_every_file_of_the_command_is_hidden(tmp_path: Path) -> None:

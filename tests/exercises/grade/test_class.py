@@ -147,6 +147,10 @@ def test_private_code_counts_and_is_looked_at_first(tmp_path: Path) -> None:
     broken = graded(submissions, "--private", private)
     assert broken.returncode == 2
     assert "shift.py: division by zero" in broken.stderr
+    (private / "shift.py").write_text("def right_not(data): return data, data\n", encoding="utf-8")
+    wrong = graded(submissions, "--private", private)
+    assert wrong.returncode == 2
+    assert "shift.py: right_not breaks the promise, so every honest check" in wrong.stderr
 
 
 def test_a_model_is_graded_by_the_checks_of_the_rubric(tmp_path: Path) -> None:

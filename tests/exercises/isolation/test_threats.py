@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+import exercises
 from exercises.contracts._private import contract_of
-from exercises.isolation import linux
+from exercises.isolation import judge, linux
 from exercises.isolation.judge import (
     CheckJudgement,
     FixJudgement,
@@ -192,6 +193,15 @@ def test_a_file_that_cannot_be_used_is_said_so(
     assert judgement.share == 0.0
     assert judgement.problem
     assert judgement.verdicts == ()
+
+
+def test_what_a_check_raised_before_it_called_is_said(sandbox: Sandbox, tmp_path: Path) -> None:
+    """A slip in the line of the call: without the error nobody would find it."""
+    code = "def check(implementation):\n    return implementation(DATA)\n"
+    said = "it never called the implementation before it raised NameError: "
+    verdicts = judged(sandbox, tmp_path, code).verdicts
+    assert {(verdict.outcome, verdict.line) for verdict in verdicts} == {("not_called", 2)}
+    assert {verdict.message for verdict in verdicts} == {f"{said}name 'DATA' is not defined"}
 
 
 def test_a_timeout_on_a_wrong_one_is_no_catch(sandbox: Sandbox, tmp_path: Path) -> None:
@@ -378,10 +388,7 @@ def test_hidden_folders_are_empty(sandbox: Sandbox, tmp_path: Path) -> None:
     """Other submissions, private implementations and results are not there to be read."""
     if sandbox.level < Level.L3:
         pytest.skip("below L3 a job can read what its user can")
-    others, own = tmp_path / "others", tmp_path / "own"
-    own.mkdir()
-    others.mkdir()
-    (others / "grades.csv").write_text("ada,1\n", encoding="utf-8")
+    others = Path(exercises.__file__).parents[1] / "data"  # a folder that a job can see otherwise
     code = CALL + (
         f"    import ctypes; libc = ctypes.CDLL(None); path = {str(others)!r}\n"
         "    libc.umount2(path.encode(), 2)\n"
@@ -389,7 +396,9 @@ def test_hidden_folders_are_empty(sandbox: Sandbox, tmp_path: Path) -> None:
         "    if libc.unshare(0x10020000) == 0: libc.umount2(path.encode(), 2)\n"
         "    assert os.listdir(path) == [], os.listdir(path)\n"
     )
-    judgement = judged(sandbox, own, code, hidden=(others,))
+    seen = judged(sandbox, tmp_path, code)
+    assert outcomes(seen) == {"rejected"}
+    judgement = judged(sandbox, tmp_path, code, hidden=(others,))
     assert outcomes(judgement) == {"accepted"}, judgement.verdicts
 
 
@@ -406,6 +415,37 @@ def test_the_disk_cannot_be_written(sandbox: Sandbox, tmp_path: Path) -> None:
     )
     assert outcomes(judged(sandbox, tmp_path, code)) == {"accepted"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["check_shift.py"]
+
+
+def test_nothing_of_the_disk_is_there_to_be_read(sandbox: Sandbox, tmp_path: Path) -> None:
+    """No home, no settings, no temporary files, no devices, and no socket of a service."""
+    if sandbox.level < Level.L3:
+        pytest.skip("below L3 a job can read what its user can")
+    (tmp_path / "own").mkdir()
+    (tmp_path / "secret.txt").write_text("s", encoding="utf-8")
+    with socket.socket(socket.AF_UNIX) as service:
+        service.bind(str(tmp_path / "service"))
+        service.listen()
+        code = CALL + (
+            "    import socket\n"
+            f"    for path in ('/etc/passwd', '/home', '/root/.ssh', '/var', '/dev/kvm',\n"
+            f"                 '/dev/loop0', '/run', '/old', {str(tmp_path / 'secret.txt')!r}):\n"
+            "        assert not os.path.lexists(path) or not os.listdir(path), path\n"
+            "    with socket.socket(socket.AF_UNIX) as client:\n"
+            f"        try: client.connect({str(tmp_path / 'service')!r})\n"
+            "        except OSError: return\n"
+            "    raise AssertionError('connected')\n"
+        )
+        judgement = judged(sandbox, tmp_path / "own", code)
+    assert outcomes(judgement) == {"accepted"}, judgement.verdicts
+
+
+def test_our_own_implementations_cannot_be_handed_in(sandbox: Sandbox, tmp_path: Path) -> None:
+    code = "from exercises.contracts.shift import right_slices as implementation\n"
+    judgement = fixed(sandbox, tmp_path, code)
+    if sandbox.level >= Level.L3:
+        assert "exercises.contracts" in judgement.problem
+        assert not judgement.repaired
 
 
 def test_a_job_cannot_end_the_grader(sandbox: Sandbox, tmp_path: Path) -> None:
@@ -562,11 +602,23 @@ def test_seeds_depend_on_secret_submission_and_run() -> None:
     assert len(with_secret) == 12
 
 
+def test_too_many_calls_are_no_matter_of_time(
+    sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judge, "CALLS_MAX", 3)
+    code = "def check(implementation):\n    import torch\n"
+    code += "    while True: implementation(torch.arange(300))\n"
+    judgement = judged(sandbox, tmp_path, code)
+    told = [verdict.message for verdict in judgement.verdicts if "calls" in verdict.message]
+    assert set(told) == {"it made more than 3 calls"}
+    assert judgement.share == 0.0
+
+
 def test_the_time_of_a_file_is_bounded(sandbox: Sandbox, tmp_path: Path) -> None:
     """Once a right one has taken too long, the others are not waited for."""
     code = CALL + "    import time; time.sleep(1e6)\n"
     judgement = judged(sandbox, tmp_path, code, limits=Limits(wall_seconds=1.0), seeds=3)
-    waited = [verdict for verdict in judgement.verdicts if "too long" in verdict.message]
+    waited = [verdict for verdict in judgement.verdicts if "longer than 1 s" in verdict.message]
     assert any(verdict.right for verdict in waited)
     assert len(waited) < len(judgement.verdicts)
     assert judgement.timed_out
