@@ -79,7 +79,7 @@ class Forged(torch.Tensor):
         torch.zeros(2, dtype=torch.complex64),
         type("Text", (str,), {})("a subclass"),
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )
 def test_what_is_not_plain_is_refused_when_it_is_sent(value: Any) -> None:
     with pytest.raises(WireError, match="no place on the wire"):
