@@ -30,7 +30,6 @@ CALLS_MAX = 2000  # of one check on one implementation
 FILE_SECONDS_MAX = 240.0  # of the clock, for all runs of one check; what is left counts as time-out
 STUDENT_LIMITS = Limits()
 IMPLEMENTATION_LIMITS = Limits(cpu_seconds=30, wall_seconds=120.0)
-OUT_OF_TIME = ("SIGXCPU", "SIGKILL")
 
 PeerFailure = (PeerGoneError, PeerTimeoutError, wire.WireError)
 

@@ -135,10 +135,14 @@ class Sandbox:
         try:
             with theirs, output.open("wb") as file:
                 pid = zygote.start(_order(spec, scratch, level), theirs, file)
+            gone = False
             try:
                 yield job, _measures(job)
+            except PeerGoneError:
+                gone = True
+                raise
             finally:
-                job.ended = zygote.end(pid)
+                job.ended = zygote.end(pid, gone)
         except (PeerGoneError, PeerTimeoutError) as error:
             if not zygote.is_alive():  # the next job gets another one
                 self._stop_zygote()
@@ -184,11 +188,14 @@ class _Zygote:
         self._channel.send(("start", dict(order)))
         return int(self._ask_within(START_SECONDS, "started")[0])
 
-    def end(self, pid: int) -> str:
-        """Kill a job and all that it has started; return how it had ended."""
+    def end(self, pid: int, gone: bool) -> str:
+        """Kill a job and all that it has started; return how it had ended.
+
+        gone: it has closed its channel, so it is about to end by itself.
+        """
         try:
             self._orders.sendall(b".")
-            self._channel.send(("end", pid))
+            self._channel.send(("end", pid, gone))
             return str(self._ask_within(START_SECONDS, "ended")[0])
         except (OSError, PeerGoneError, PeerTimeoutError):
             return "killed"
@@ -243,9 +250,12 @@ class _Spawner:
         self._processes[process.pid] = process
         return process.pid
 
-    def end(self, pid: int) -> str:
+    def end(self, pid: int, gone: bool) -> str:
         """Kill a job with its process group; return how it had ended."""
         process = self._processes.pop(pid)
+        if gone:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=2)
         code = process.poll()
         if sys.platform == "win32":
             subprocess.run(["taskkill", "/F", "/T", "/PID", str(pid)], capture_output=True)
@@ -265,7 +275,7 @@ class _Spawner:
     def stop(self) -> None:
         """End every job."""
         for pid in list(self._processes):
-            self.end(pid)
+            self.end(pid, gone=False)
 
 
 _HERE = "exercises.isolation"

@@ -5,7 +5,7 @@ of a second instead of the seconds that loading torch takes. It never runs a job
 it is the parent of whatever a job leaves behind, so that nothing outlives a job.
 
 Orders on the socket: ("start", spec) with two file descriptors, answered ("started", pid);
-("end", pid), answered ("ended", how); anything else, or a closed socket, ends it.
+("end", pid, whether it has closed its channel), answered ("ended", how). A closed socket ends it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import signal
 import socket
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -28,6 +29,7 @@ from exercises.isolation.channel import Channel, PeerGoneError
 
 SIGNALLED = 100  # exit code of the outer process of a job: this plus the number of the signal
 FAILED_TO_START = 99
+LAST_SECONDS = 2.0
 
 
 def main(descriptor: int) -> None:
@@ -61,7 +63,7 @@ def _serve(orders: socket.socket, channel: Channel, running: set[int]) -> None:
             channel.send(("started", pid))
         else:
             running.discard(order[1])
-            channel.send(("ended", _end(order[1], running)))
+            channel.send(("ended", _end(order[1], running, spoke_last=order[2])))
 
 
 def _received_descriptors(orders: socket.socket) -> list[int]:
@@ -86,10 +88,17 @@ def _fork_job(spec: Mapping[str, Any], descriptors: list[int], orders: socket.so
     os._exit(0)
 
 
-def _end(pid: int, others: set[int]) -> str:
-    """Kill a job and everything it has started; return how it had ended by itself, or "killed"."""
+def _end(pid: int, others: set[int], *, spoke_last: bool = False) -> str:
+    """Kill a job and everything it has started; return how it had ended by itself, or "killed".
+
+    spoke_last: its channel is closed, so it is about to end, and is given a moment for it.
+    """
     try:
         done, status = os.waitpid(pid, os.WNOHANG)
+        end = time.monotonic() + (LAST_SECONDS if spoke_last else 0.0)
+        while not done and time.monotonic() < end:
+            time.sleep(0.002)
+            done, status = os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:  # it was ended together with another one
         return "killed"
     if not done:
@@ -130,7 +139,7 @@ def _become_job(spec: Mapping[str, Any], connection: int, output: int) -> None:
         linux.set_dumpable(True)  # or the maps of the user namespace cannot be written
         linux.die_first()
         measures["namespaces"] = linux.enter_namespaces()
-        _continue_in_child()
+        _continue_in_child(spec["limits"]["cpu_seconds"])
         linux.die_with_parent()
     space = linux.address_space_bytes()  # asked here: the job may have no /proc
     scratch = Path(spec["scratch"])
@@ -165,14 +174,20 @@ def _keep_only(connection: int, output: int) -> tuple[int, int]:
     return 3, 1
 
 
-def _continue_in_child() -> None:
-    """Fork once more, into the new process namespace; this process only waits and reports."""
+def _continue_in_child(cpu_seconds: int) -> None:
+    """Fork once more, into the new process namespace; this process only waits and reports.
+
+    The first process of a namespace gets no signal before the last one, which kills: whether that
+    was for the processor time, the time tells.
+    """
     pid = os.fork()
     if not pid:
         return
     os.close(3)
-    status = os.waitpid(pid, 0)[1]
+    _, status, used = os.wait4(pid, 0)
     code = os.waitstatus_to_exitcode(status)
+    if code == -signal.SIGKILL and used.ru_utime + used.ru_stime >= cpu_seconds:
+        code = -signal.SIGXCPU
     os._exit(code if code >= 0 else SIGNALLED - code)
 
 
