@@ -12,7 +12,6 @@ from diagnostics._catalog import CATALOG
 from minigpt._cli import CommandError
 
 NAMES = tuple(f"break_{check}" for check in CATALOG)
-LEVELS = (1, 2)  # of bugs; level 3 is the student's own check
 
 
 def full_name(name: str) -> str:

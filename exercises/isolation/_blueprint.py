@@ -26,7 +26,6 @@ BASES = (
 MODULES_MAX = 10_000
 NUMBERS_MAX = 64 * 1024 * 1024  # of one memory that several parameters lie over
 PLAIN = (bool, int, float, str, type(None))
-Forward = Callable[[int, str], Callable[..., Any]]  # (number of the module, class) -> its forward
 
 
 @dataclass
@@ -36,7 +35,6 @@ class Drawing:
     modules: list[nn.Module] = field(default_factory=list)
     places: list[Place] = field(default_factory=list)
     objects: list[Any] = field(default_factory=list)
-    strays: dict[int, Tensor] = field(default_factory=dict)
 
 
 def draw(model: nn.Module) -> tuple[dict[str, Any], Drawing]:

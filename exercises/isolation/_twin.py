@@ -18,7 +18,6 @@ from exercises.isolation._parcel import sendable
 from exercises.isolation.wire import WireError
 
 Place = tuple[int, str, str]  # number of the module, its table, the name in it
-TABLES = ("_parameters", "_buffers")
 HOOK_TABLES = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _PLAIN = (bool, int, float, str, type(None))

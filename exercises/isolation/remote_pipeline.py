@@ -33,9 +33,6 @@ from exercises.isolation._twin import Twin
 from exercises.isolation.channel import Channel
 from exercises.isolation.wire import DTYPES, WireError
 
-# Checks that cannot see from here what they judge, with the reason; they say SKIP.
-NOT_REMOTE: frozenset[str] = frozenset()
-
 _FLAT = ("forward", "get_batch", "batch", "learning_rate", "next_token_probabilities")
 
 

@@ -126,11 +126,6 @@ def examined(build: Any, *arguments: str, only: list[str], served: Any = serve_p
 # ---- the same verdicts -------------------------------------------------------------------------
 
 
-def test_not_remote_names_checks() -> None:
-    """A check that cannot be done from here would have to be named; none has to."""
-    assert frozenset() == remote.NOT_REMOTE
-
-
 def test_quick_bugs_exist() -> None:
     """A bug that was renamed does not leave the quick tests unseen."""
     names = {f"{check}.{bug.name}" for check in CATALOG for bug in exercise(check).bugs}
