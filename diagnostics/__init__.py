@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from diagnostics.causal_independence import check_causal_independence
     from diagnostics.checkpoint import check_checkpoint
     from diagnostics.context import check_context
+    from diagnostics.distributed import check_distributed
     from diagnostics.environment import check_environment
     from diagnostics.evaluation import check_evaluation
     from diagnostics.files import check_files
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from diagnostics.initial_loss import check_initial_loss
     from diagnostics.loss import check_loss
     from diagnostics.modes import check_modes
+    from diagnostics.monitor import TrainingMonitor
     from diagnostics.optimizer import check_optimizer
     from diagnostics.overfit import check_overfit
     from diagnostics.padding import check_padding
@@ -59,6 +61,7 @@ __all__ = [
     "Report",
     "SelfTest",
     "Status",
+    "TrainingMonitor",
     "assert_finite_tensor",
     "check_accumulation",
     "check_batch_independence",
@@ -66,6 +69,7 @@ __all__ = [
     "check_causal_independence",
     "check_checkpoint",
     "check_context",
+    "check_distributed",
     "check_environment",
     "check_evaluation",
     "check_files",
@@ -106,6 +110,7 @@ _HOMES = {
     "Report": "_report",
     "SelfTest": "_self_test",
     "Status": "_result",
+    "TrainingMonitor": "monitor",
     "assert_finite_tensor": "forward_hooks",
     "diagnose": "_suite",
     "explain": "_catalog",

@@ -236,7 +236,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="leave these checks or stages out",
     )
     how.add_argument(
-        "--fast", action="store_true", help="leave out the checks that train for many steps"
+        "--fast",
+        action="store_true",
+        help="leave out the checks that train for many steps or start processes",
     )
     how.add_argument("--skip-overfit", action="store_true", help="the same as --skip overfit")
     how.add_argument(

@@ -52,9 +52,12 @@ class AttentionWatch(TorchFunctionMode):
     T must be no other size in the model: see `plain_length`.
     """
 
-    def __init__(self, T: int, C: int = 0, silent: int | None = None) -> None:
+    def __init__(
+        self, T: int, C: int = 0, silent: int | None = None, *, compare_places: bool = False
+    ) -> None:
         super().__init__()
         self.T, self.C, self.silent = T, C, silent
+        self.compare_places = compare_places  # fill in `turning` and `lag_error`
         self.calls: list[AttentionCall] = []
         self._scale, self._D, self._shared = 1.0, 0, 0
         self._turning: tuple[bool, ...] = ()
@@ -72,8 +75,9 @@ class AttentionWatch(TorchFunctionMode):
         elif func is _FUSED and args[0].shape[-2] == self.T:  # over time, not over the heads
             default = args[0].shape[-1] ** -0.5
             self._D = int(args[0].shape[-1])
-            self._turning = tuple(self._turns(part) for part in args[:2])
-            self._lag_error = lag_error(_scores(args[0], args[1]))
+            if self.compare_places:
+                self._turning = tuple(self._turns(part) for part in args[:2])
+                self._lag_error = lag_error(_scores(args[0], args[1]))
             self._scale *= default if kwargs.get("scale") is None else float(kwargs["scale"])
             return self._end(result)
         elif func is _WHOLE:
@@ -92,8 +96,9 @@ class AttentionWatch(TorchFunctionMode):
         if self._is_table(result):  # queries times keys
             sizes = [t.shape[-1] for t in operands if t.shape[-1] != self.T]
             self._D = int(sizes[0]) if sizes else 0
-            self._turning = tuple(self._turns(part) for part in operands[:2])
-            self._lag_error = lag_error(result)
+            if self.compare_places:
+                self._turning = tuple(self._turns(part) for part in operands[:2])
+                self._lag_error = lag_error(result)
         elif any(self._is_table(t) for t in operands) and self._times(result) == 1:
             return self._end(result)
         return result
@@ -165,9 +170,14 @@ def plain_length(model: nn.Module, T: int) -> int:
 def lag_error(scores: Tensor) -> float:
     """Return how far scores (..., T, T) of equal distance i - j >= 0 lie apart at most."""
     T = scores.shape[-1]
-    diagonals = (scores.diagonal(-lag, -2, -1) for lag in range(T - 1))
-    apart = [float((d.amax(-1) - d.amin(-1)).max()) for d in diagonals]
-    return max(apart, default=0.0) / max(float(scores.abs().max()), 1e-30)
+    if T < 2:
+        return 0.0
+    i = torch.arange(T, device=scores.device)
+    keys = (i[None, :] - i[: T - 1, None]).expand(*scores.shape[:-2], T - 1, T)  # (..., lag, i)
+    by_lag = scores.mT.gather(-2, keys.clamp_min(0))  # score of query i and the key lag before it
+    highest = by_lag.masked_fill(keys < 0, -torch.inf).amax(-1)
+    lowest = by_lag.masked_fill(keys < 0, torch.inf).amin(-1)
+    return float((highest - lowest).max()) / max(float(scores.abs().max()), 1e-30)
 
 
 def _scores(queries: Tensor, keys: Tensor) -> Tensor:

@@ -5,6 +5,8 @@ Shapes: B batch, T time, C width of the stream, H heads, D head size.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import torch
 from torch import Tensor, nn
 
@@ -27,14 +29,16 @@ LENGTH_MAX = 31
 PROJECTIONS = 3  # queries, keys and values
 
 
-def watch_attention(bench: Bench, tokens: Tensor) -> list[AttentionCall]:
+def watch_attention(
+    bench: Bench, tokens: Tensor, *, compare_places: bool = False
+) -> list[AttentionCall]:
     """Return the calls that mix the positions of tokens (B, T), in the order of the forward pass.
 
     None are seen in a compiled model, or in one that refuses rows of another length.
     """
     T = plain_length(bench.model, min(tokens.shape[1], LENGTH_MAX))
     try:
-        with AttentionWatch(T, width_of(bench.model)) as watch:
+        with AttentionWatch(T, width_of(bench.model), compare_places=compare_places) as watch:
             bench.call(tokens[:1, :T])
     except Exception:  # any: the model itself may raise
         return []
@@ -43,7 +47,8 @@ def watch_attention(bench: Bench, tokens: Tensor) -> list[AttentionCall]:
 
 def repeated_row_calls(bench: Bench, token: int, T: int) -> list[AttentionCall]:
     """Return the calls for a row of one token repeated: there only positions differ."""
-    return watch_attention(bench, torch.full((1, T), token, device=bench.probe.device))
+    row = torch.full((1, T), token, device=bench.probe.device)
+    return watch_attention(bench, row, compare_places=True)
 
 
 def width_of(model: nn.Module) -> int:
@@ -52,9 +57,13 @@ def width_of(model: nn.Module) -> int:
     return max(widths, default=0)
 
 
-def judge_attention(bench: Bench, tokens: Tensor, limit: float) -> CheckResult | None:
-    """Ask what a model that attends does with what it has read; None: nothing is odd."""
-    calls = watch_attention(bench, tokens)
+def judge_attention(
+    bench: Bench, tokens: Tensor, limit: float, calls: list[AttentionCall]
+) -> CheckResult | None:
+    """Ask what a model that attends does with what it has read; None: nothing is odd.
+
+    calls: those of tokens (B, T), as `watch_attention` gives them.
+    """
     if not calls:
         return None
     row = tokens[:1, : plain_length(bench.model, min(tokens.shape[1], LENGTH_MAX))]
@@ -160,7 +169,7 @@ def _move_of_last(bench: Bench, row: Tensor, *, newest: bool, silent: int | None
     # in two calls: rows of a batch may influence one another
     last = []
     for tokens in (row, changed):
-        with AttentionWatch(row.shape[1], silent=silent):
+        with nullcontext() if silent is None else AttentionWatch(row.shape[1], silent=silent):
             last.append(bench.call(tokens)[:, -1:])
     return float(torch.nan_to_num(moved(*last), nan=torch.inf).max())
 

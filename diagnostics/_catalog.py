@@ -34,7 +34,8 @@ FAMILIES = ("correctness", "numerical", "optimisation", "evaluation")
 class Row:
     """One check: its stage, its family of failure, and the later checks its failure explains.
 
-    learns: it trains a model for many steps, so that `--fast` leaves it out.
+    learns: it trains a model for many steps.    forks: it starts processes.
+    `--fast` leaves out both kinds.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Row:
     question: str
     explains: tuple[str, ...] = ()
     learns: bool = False
+    forks: bool = False
 
     @property
     def path(self) -> Path:
@@ -140,6 +142,7 @@ _ROWS = (
             "optimizer",
             "training_step",
             "accumulation",
+            "distributed",
         ),
     ),
     Row(
@@ -255,7 +258,7 @@ _ROWS = (
         "gradients",
         "optimisation",
         "Does every trainable parameter get a finite gradient that is not zero?",
-        explains=("optimizer", "training_step", "overfit", "honesty"),
+        explains=("optimizer", "training_step", "distributed", "overfit", "honesty"),
     ),
     Row(
         "optimizer",
@@ -272,13 +275,21 @@ _ROWS = (
         "optimizer",
         "optimisation",
         "Does each step use the gradient of its own batch, once, in train mode?",
-        explains=("accumulation", "schedule", "resume"),
+        explains=("accumulation", "distributed", "schedule", "resume"),
     ),
     Row(
         "accumulation",
         "optimizer",
         "optimisation",
         "Is one step over micro-batches one step on all their tokens?",
+        explains=("distributed",),
+    ),
+    Row(
+        "distributed",
+        "optimizer",
+        "correctness",
+        "Do many processes, each with rows of its own, train as one process would?",
+        forks=True,
     ),
     Row(
         "schedule",
@@ -352,15 +363,15 @@ def select(
 ) -> list[str]:
     """Return the names to run, in the catalogue's order; both arguments take checks and stages.
 
-    A word that names both, such as `shapes`, means the check. fast: without those that learn,
-    unless `only` asks for them.
+    A word that names both, such as `shapes`, means the check. fast: without those that learn
+    or fork, unless `only` asks for them.
 
     Raises ValueError for a name that is neither, with the closest ones.
     """
     wanted = None if only is None else _expand(only)
     unwanted = _expand(skip)
     if fast and wanted is None:
-        unwanted |= {row.name for row in _ROWS if row.learns}
+        unwanted |= {row.name for row in _ROWS if row.learns or row.forks}
     return [name for name in CATALOG if (wanted is None or name in wanted) and name not in unwanted]
 
 

@@ -31,6 +31,7 @@ _OWN_WAYS = (
     "__getnewargs_ex__",
     "__slots__",
 )
+_CONSTANTS = frozenset({bool, int, float, str, type(None)})
 _BOOKKEEPING = frozenset(vars(nn.Module()))  # torch's own attributes, shared by no two modules
 
 
@@ -41,8 +42,17 @@ def clone(model: Model) -> Model:
     for module in plain:
         memo[id(module)] = type(module).__new__(type(module))
     for module in plain:
-        attributes = {name: _copy(name, value, memo) for name, value in vars(module).items()}
-        vars(memo[id(module)]).update(attributes)
+        vars(memo[id(module)]).update(
+            {
+                # constants and torch's empty dictionaries, which most attributes are, come first
+                name: value
+                if type(value) in _CONSTANTS
+                else value.copy()
+                if name in _BOOKKEEPING and not value
+                else _copy(name, value, memo)
+                for name, value in vars(module).items()
+            }
+        )
     copied = copy.deepcopy(model, memo)  # from the memo, unless its class has a way of its own
     for mine, original in zip(copied.parameters(), model.parameters(), strict=True):
         if original.is_leaf and not mine.is_leaf:  # TorchScript copies as autograd's clone does
@@ -83,10 +93,8 @@ def _overlap(tensors: list[nn.Parameter]) -> bool:
 
 
 def _copy(name: str, value: Any, memo: dict[int, Any]) -> Any:
-    if isinstance(value, (bool, int, float, str, type(None))):
+    if isinstance(value, (int, float, str)):
         return value
-    if name in _BOOKKEEPING and not value:
-        return value.copy()
     if name in _BOOKKEEPING and type(value) is dict:  # parameters, buffers, children
         return {key: copy.deepcopy(each, memo) for key, each in value.items()}
     return copy.deepcopy(value, memo)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from diagnostics._id_runs import stands_in_text
+from diagnostics._id_runs import standing_in_text
 from diagnostics._probe import Probe
 from diagnostics._result import CheckResult, Status, verdict
 from diagnostics._structure import Bench, bench_tokens, moved
@@ -57,7 +57,7 @@ def _common_ids(probe: Probe) -> list[int]:
     counts = data[(data >= 0) & (data < probe.usable_vocab_size)].bincount()
     order = counts.argsort(descending=True, stable=True)[:COMMON].tolist()
     order += [i for i in (0, probe.pipeline.pad_id) if i is not None and i not in order]
-    return [i for i in dict.fromkeys(order) if stands_in_text(data, i)]
+    return standing_in_text(data, dict.fromkeys(order))
 
 
 def _seen_later(bench: Bench, ids: list[int], name: str) -> dict[int, tuple[bool, bool]] | None:

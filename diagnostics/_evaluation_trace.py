@@ -10,7 +10,7 @@ Shapes: B rows of a call, T time, W width of the logits, N ids.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,7 @@ from diagnostics._side_effects import Leftovers, Watch
 KEY_LENGTH = 8  # tokens by which a row is looked up before it is compared as a whole
 RELATIVE = 1e-5  # two float32 sums of thousands of nats; measured 1e-6
 RELATIVE_HALF = 2e-2  # a cross-entropy computed in half precision
+LOGITS_MAX = 2**21  # numbers that are scored at once: 16 MB
 NAN = float("nan")
 
 
@@ -58,6 +59,7 @@ class Recorder:
         self.ids = self.ids.cpu()
         self._values: list[int] = self.ids.tolist()
         self._places: dict[int, dict[tuple[int, ...], list[int]]] = {}
+        self._expected = 0  # where the next row starts if it goes on where the last one ended
 
     def __call__(self, given: tuple[Tensor, ...], output: Any) -> None:
         """Take the first integer tensor as the tokens, and read the logits."""
@@ -76,35 +78,52 @@ class Recorder:
             self.losses[call] = float(read.loss)
         self.bytes_per_logit = min(self.bytes_per_logit, read.logits.dtype.itemsize)
         wide = torch.float32 if read.logits.device.type == "mps" else torch.float64
-        for row, logits in zip(tokens.cpu(), read.logits, strict=True):
-            surprise = -logits.to(wide).log_softmax(-1).cpu() if self.score else logits
-            self._add(call, row, surprise)
+        some = max(1, LOGITS_MAX // max(1, read.logits[0].numel()))  # rows at a time
+        for rows, logits in zip(tokens.cpu().split(some), read.logits.split(some), strict=True):
+            places = self._locate_all(rows)
+            mine = [b for b, place in enumerate(places) if place is not None]
+            self.foreign_rows += [row for row, p in zip(rows, places, strict=True) if p is None]
+            found = [place for place in places if place is not None]
+            if not self.score:
+                none = _NOTHING
+                self.rows += [
+                    Row(call, start, none, none, none, none, none, T - known)
+                    for start, known in found
+                ]
+            elif found:
+                surprise = -logits[mine].to(wide).log_softmax(-1).cpu()
+                self._add(call, rows[mine], surprise, found)
 
-    def _add(self, call: int, row: Tensor, surprise: Tensor) -> None:
-        """Keep the nats of one row (T,) whose surprise is (T, W), or (1, W) for the last place."""
-        T, first = len(row), len(row) - len(surprise)
-        found = self._locate(row.tolist())
-        if found is None:
-            self.foreign_rows.append(row)
-            return
-        start, known = found
-        if not self.score:
-            nothing = torch.empty(0)
-            self.rows.append(
-                Row(call, start, nothing, nothing, nothing, nothing, nothing, T - known)
-            )
-            return
-        ahead = start + 1 + torch.arange(T + 1)  # (T + 1,) places of the next tokens, and one more
-        real = (torch.arange(T + 1) <= known) & (ahead < len(self.ids))
-        after = torch.where(real, self.ids[ahead.clamp(max=len(self.ids) - 1)], -1)
-        true = torch.where(torch.arange(T) < known, after[:-1], -1)
-        following = after[known - 1 : known] if known == T else row[-1:]  # text, or more padding
-        inner = torch.cat([row[1:], following])
-        fixed = [torch.full_like(row, value) for value in (0, int(self.ids[-1]))]
-        wanted = torch.stack([true, row, after[1:], inner, *fixed])  # (6, T)
-        nats, own, skipped, inside, *ends = _pick(surprise, wanted, first)
-        padded = T - known
-        self.rows.append(Row(call, start, nats, own, skipped, inside, torch.stack(ends), padded))
+    def _add(
+        self, call: int, rows: Tensor, surprise: Tensor, places: list[tuple[int, int]]
+    ) -> None:
+        """Keep the nats of rows (R, T) whose surprise is (R, T, W), or (R, 1, W) at the last place.
+
+        places: where each row starts in the ids, and how many of its tokens are from there.
+        """
+        T, N = rows.shape[1], len(self.ids)
+        starts, known = torch.tensor(places).T[:, :, None]  # (R, 1) each
+        ahead = starts + 1 + torch.arange(T + 1)  # (R, T + 1) places of the next tokens, and one
+        real = (torch.arange(T + 1) <= known) & (ahead < N)
+        after = torch.where(real, self.ids[ahead.clamp(max=N - 1)], -1)
+        true = torch.where(torch.arange(T) < known, after[:, :-1], -1)
+        following = torch.where(known == T, after[:, T - 1 : T], rows[:, -1:])  # or more padding
+        inner = torch.cat([rows[:, 1:], following], dim=1)
+        fixed = [torch.full_like(rows, value) for value in (0, int(self.ids[-1]))]
+        wanted = torch.stack([true, rows, after[:, 1:], inner, *fixed], dim=1)  # (R, 6, T)
+        picked = _pick(surprise, wanted)
+        for (start, length), n in zip(places, picked, strict=True):
+            self.rows.append(Row(call, start, n[0], n[1], n[2], n[3], n[4:], T - length))
+
+    def _locate_all(self, rows: Tensor) -> list[tuple[int, int] | None]:
+        """Return for each of rows (R, T) what `_locate` does."""
+        places = []
+        for row in rows.tolist():
+            place = self._locate(row)
+            if place is not None:
+                self._expected = place[0] + len(row)
+            places.append(place)
+        return places
 
     def _locate(self, row: list[int]) -> tuple[int, int] | None:
         """Return (start, known tokens) of a row in the ids; padding on the right is allowed for."""
@@ -128,6 +147,9 @@ class Recorder:
         return found
 
     def _find(self, row: list[int]) -> int | None:
+        """Return where a row starts; of several equal windows, the nearest to the expected one."""
+        if self._values[self._expected : self._expected + len(row)] == row:
+            return self._expected
         width = min(KEY_LENGTH, len(row))
         if width not in self._places:
             places: dict[tuple[int, ...], list[int]] = {}
@@ -139,9 +161,7 @@ class Recorder:
             for start in self._places[width].get(tuple(row[:width]), [])
             if self._values[start : start + len(row)] == row
         ]
-        expected = self.rows[-1].start + len(self.rows[-1].nats) if self.rows else 0
-        # of several equal windows, the one that goes on where the last row ended
-        return min(starts, key=lambda start: abs(start - expected)) if starts else None
+        return min(starts, key=lambda start: abs(start - self._expected)) if starts else None
 
 
 @dataclass(frozen=True)
@@ -179,22 +199,25 @@ class Formula:
 
 def scored_places(recorder: Recorder) -> set[int]:
     """Return the places in the ids whose token was a next token of some row."""
-    return {
-        row.start + place + 1
-        for row in recorder.rows
-        for place in torch.nonzero(row.nats.isfinite()).flatten().tolist()
-    }
+    places: set[int] = set()
+    for row in recorder.rows:
+        places.update((torch.nonzero(row.nats.isfinite()).flatten() + row.start + 1).tolist())
+    return places
 
 
 def fitting_formula(recorder: Recorder, value: float) -> str | None:
     """Return the reason of the first formula that gives the value, "" for health, or None."""
-    formulas = [*_formulas(recorder)]
-    limits = (RELATIVE, RELATIVE_HALF) if recorder.bytes_per_logit < 4 else (RELATIVE,)
-    for limit in limits:
-        for formula in formulas:
-            if abs(value - formula.value) <= limit * max(1.0, abs(formula.value)):
-                return formula.reason
-    return None
+    tried: list[Formula] = []
+    for formula in _formulas(recorder):  # the healthy ones come first, and mostly are enough
+        if _gives(formula, value, RELATIVE):
+            return formula.reason
+        tried.append(formula)
+    halves = tried if recorder.bytes_per_logit < 4 else []
+    return next((f.reason for f in halves if _gives(f, value, RELATIVE_HALF)), None)
+
+
+def _gives(formula: Formula, value: float, limit: float) -> bool:
+    return abs(value - formula.value) <= limit * max(1.0, abs(formula.value))
 
 
 def token_mean(recorder: Recorder) -> float:
@@ -204,8 +227,9 @@ def token_mean(recorder: Recorder) -> float:
 
 def _formulas(recorder: Recorder) -> Iterator[Formula]:
     """Yield healthy formulas first, then mistakes, the usual ones first."""
-    scorings = [*_scorings(recorder)]
-    for groups in scorings:
+    scorings = []
+    for groups in _scorings(recorder):
+        scorings.append(groups)
         yield Formula("", _mean(torch.cat(groups)))
     own = _own_losses(recorder)
     if own is not None:
@@ -262,20 +286,31 @@ def _shift_of_losses(recorder: Recorder) -> str:
 def _scorings(recorder: Recorder) -> Iterator[list[Tensor]]:
     """Yield nats grouped by call, for each healthy choice of the positions that are scored."""
     rows = recorder.rows
-    seen: set[int] = set()
-    once: list[Tensor] = []
-    for row in rows:
-        places = range(row.start + 1, row.start + 1 + len(row.nats))
-        once.append(row.nats[torch.tensor([place not in seen for place in places])])
-        seen.update(places)
-    inside = [row.nats[: len(row.nats) - row.padded][:-1] for row in rows]
-    for kept in ([row.nats for row in rows], inside, once, [row.nats[-1:] for row in rows]):
+    choices: tuple[Callable[[], list[Tensor]], ...] = (
+        lambda: [row.nats for row in rows],
+        lambda: [row.nats[: len(row.nats) - row.padded][:-1] for row in rows],
+        lambda: _each_place_once(rows),
+        lambda: [row.nats[-1:] for row in rows],
+    )
+    for choose in choices:
+        kept = choose()
         by_call: dict[int, list[Tensor]] = {}
         for row, nats in zip(rows, kept, strict=True):
             by_call.setdefault(row.call, []).append(nats[nats.isfinite()])
         groups = [torch.cat(parts) for parts in by_call.values()]
         if any(len(group) for group in groups):
             yield [group for group in groups if len(group)]
+
+
+def _each_place_once(rows: list[Row]) -> list[Tensor]:
+    """Return the nats of the places that no row before has scored."""
+    seen: set[int] = set()
+    once: list[Tensor] = []
+    for row in rows:
+        places = range(row.start + 1, row.start + 1 + len(row.nats))
+        once.append(row.nats[torch.tensor([place not in seen for place in places])])
+        seen.update(places)
+    return once
 
 
 def _mistakes(groups: list[Tensor], recorder: Recorder) -> Iterator[Formula]:
@@ -366,11 +401,18 @@ def _mean(nats: Tensor) -> float:
     return float(kept.mean()) if len(kept) else NAN
 
 
-def _pick(surprise: Tensor, targets: Tensor, first: int) -> Tensor:
-    """Return (n, T) the surprise (T - first, W) at the targets (n, T); NaN where there is none."""
+def _pick(surprise: Tensor, targets: Tensor) -> Tensor:
+    """Return (R, n, T): the surprise at targets (R, n, T); NaN where there is none.
+
+    surprise: (R, T, W), or (R, 1, W) where only the last place of each row has one.
+    """
     picked = torch.full(targets.shape, NAN, dtype=torch.float64)
-    wanted = targets[:, first:]
-    known = (wanted >= 0) & (wanted < surprise.shape[1])
-    nats = surprise.gather(1, torch.where(known, wanted, 0).T).T.double()  # (n, T - first)
-    picked[:, first:] = torch.where(known, nats, NAN)
+    first = targets.shape[2] - surprise.shape[1]
+    wanted = targets[:, :, first:]
+    known = (wanted >= 0) & (wanted < surprise.shape[2])
+    nats = surprise.gather(2, torch.where(known, wanted, 0).mT).mT.double()  # (R, n, T - first)
+    picked[:, :, first:] = torch.where(known, nats, NAN)
     return picked
+
+
+_NOTHING = torch.empty(0)  # in place of nats, where rows are found and not scored

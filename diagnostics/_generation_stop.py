@@ -72,11 +72,7 @@ def _find_stop(trial: Trial, V: int) -> int | None:
     """Return the id that ends a text: said one after the other, all ids before it come."""
     size = sum(parameter.numel() for parameter in trial.model.parameters())
     if V <= STOPS_MAX and size * V * V <= WORK_MAX:
-        order = list(range(V))
-        said = speak(trial, [order])
-        if said is None or len(said[0]) >= V or said[0] != order[: len(said[0])]:
-            return None
-        candidates = order[max(0, len(said[0]) - 1) : len(said[0]) + 1]  # kept in the text, or not
+        candidates = _around_end(trial, V)
     else:
         tokenizer = trial.probe.pipeline.tokenizer
         names = ("eos_token_id", "eot_token", "eos_id")
@@ -88,6 +84,24 @@ def _find_stop(trial: Trial, V: int) -> int | None:
         if said is not None and len(said[0]) < 3 and said[0][:1] == [other]:
             return token
     return None
+
+
+def _around_end(trial: Trial, V: int) -> list[int]:
+    """Return the ids beside which a text of all ids ends; none where it goes on, or is changed.
+
+    The ids are said in texts that fit into the block: a window that slides is computed anew for
+    every token.
+    """
+    longest = max(NEW_TOKENS, (trial.follower.block or V) - PROMPT_LENGTH)
+    for start in range(0, V, longest - 1):  # an id that ends a text as its last one is said again
+        order = [token % V for token in range(start, min(start + longest, V + 1))]
+        said = speak(trial, [order])
+        if said is None or said[0] != order[: len(said[0])]:
+            return []
+        if len(said[0]) < len(order):  # the id that ends it is kept in the text, or it is not
+            last = start + len(said[0])
+            return [token % V for token in (last - 1, last) if token >= 0]
+    return []
 
 
 def speak(

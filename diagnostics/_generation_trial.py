@@ -81,8 +81,8 @@ class Trial:
         """Call the user's function on prompt (B, T0) under a seed."""
         generate = self.probe.pipeline.generate
         assert generate is not None
-        with self.probe.seeded(seed):
-            return generate(self.model, prompt.clone(), count)
+        self.probe.reseed(seed)  # the check puts the random states back
+        return generate(self.model, prompt.clone(), count)
 
     def prompts(self) -> Iterator[tuple[Tensor, int]]:
         """Yield (prompt (T0,), n): one token, a few, up to and across the block, and beyond."""

@@ -76,7 +76,8 @@ class Follower:
         """Return logits (up to 3, W) of a context (t,): first, last but one, and last position."""
         key = tuple(context.tolist())
         if key not in self._known:
-            with torch.no_grad(), self.probe.seeded("generation"):
+            with torch.no_grad():
+                self.probe.reseed("generation")  # the check puts the random states back
                 logits = self.probe.adapter.logits(self.model, context[None])
             t = logits.shape[1]
             self._known[key] = logits[0, sorted({0, max(0, t - 2), t - 1})].detach()

@@ -5,6 +5,8 @@ Shapes: N ids of the stored row, R runs.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
@@ -15,9 +17,8 @@ RUNS_MIN = 8
 
 def run_lengths(ids: Tensor, token: int) -> Tensor:
     """Return (R,): how many times in a row the token stands in ids (N,), run by run."""
-    here = torch.nn.functional.pad((ids == token).long(), (1, 1))  # (N + 2,)
-    edges = here.diff()
-    return (edges == -1).nonzero()[:, 0] - (edges == 1).nonzero()[:, 0]
+    values, lengths = _all_runs(ids)
+    return lengths[values == token]
 
 
 def stands_in_text(ids: Tensor | None, token: int) -> bool:
@@ -25,10 +26,23 @@ def stands_in_text(ids: Tensor | None, token: int) -> bool:
 
     An end of text between documents does so as well.
     """
-    if ids is None:
-        return False
-    lengths = run_lengths(torch.as_tensor(ids).flatten(), token)
+    return ids is not None and bool(standing_in_text(torch.as_tensor(ids), [token]))
+
+
+def standing_in_text(ids: Tensor, tokens: Iterable[int]) -> list[int]:
+    """Return those of the tokens that stand in ids as text does; the ids are read once."""
+    values, lengths = _all_runs(ids.flatten())
+    return [token for token in tokens if _as_in_text(lengths[values == token])]
+
+
+def _as_in_text(lengths: Tensor) -> bool:
     return len(lengths) >= RUNS_MIN and float((lengths <= SHORT).double().mean()) >= SHORT_SHARE_MIN
+
+
+def _all_runs(ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Return values (R,) and lengths (R,) of all runs of equal ids (N,), in order."""
+    found: tuple[Tensor, Tensor] = torch.unique_consecutive(ids, return_counts=True)
+    return found
 
 
 def runs_as_in_text(rows: Tensor, ids: Tensor | None, token: int) -> bool:

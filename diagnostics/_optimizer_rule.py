@@ -9,7 +9,7 @@ Shapes: S steps, E elements that are looked at, P parameters.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
@@ -19,8 +19,8 @@ from torch import Tensor
 
 from diagnostics._optimizer_step import (
     MakeOptimizer,
+    Move,
     as_optimizers,
-    backward,
     set_usual_rate,
 )
 from diagnostics._probe import JITTER_STD, Probe
@@ -135,25 +135,29 @@ class RuleReading:
     fit: float  # from `rule`
 
 
-def read_rules(probe: Probe, make_optimizer: MakeOptimizer) -> list[RuleReading]:
-    """Return what each of the optimizers does, for those that claim a rule that is known here."""
-    return [_read(each) for each in record(probe, make_optimizer) if each.family]
+def read_rules(
+    probe: Probe, make_optimizer: MakeOptimizer, moves: Iterable[Move]
+) -> list[RuleReading]:
+    """Return what each of the optimizers does, for those that claim a rule that is known here.
+
+    moves: of the parameters that have a gradient.
+    """
+    dense = {move.name for move in moves if move.is_dense}
+    return [_read(each) for each in record(probe, make_optimizer, dense) if each.family]
 
 
-def record(probe: Probe, make_optimizer: MakeOptimizer) -> list[Trajectory]:
-    """Step each optimizer a few times on a copy, with made-up gradients."""
+def record(probe: Probe, make_optimizer: MakeOptimizer, dense: Collection[str]) -> list[Trajectory]:
+    """Step each optimizer a few times on a copy, with made-up gradients.
+
+    dense: names of the parameters whose gradient has a number for every element.
+    """
     with (
         probe.seeded("optimizer"),
         probe.model(train=True, exact=True, jitter=JITTER_STD) as model,
     ):
         optimizers = as_optimizers(make_optimizer(model))
         set_usual_rate(probe, optimizers)
-        backward(probe, model)
-        names = {
-            id(p): name
-            for name, p in model.named_parameters()
-            if p.grad is not None and p.grad.layout == torch.strided and p.numel()
-        }
+        names = {id(p): name for name, p in model.named_parameters() if name in dense and p.numel()}
         return [_record_one(probe, each, names) for each in optimizers]
 
 

@@ -56,6 +56,7 @@ class Move:
     group: dict[str, Any]
     kind: str = ""  # class of its module and its name there, such as "LayerNorm.weight"
     start: float = 0.0  # median before any jitter
+    is_dense: bool = True  # whether its gradient has a number for every element
 
     @property
     def is_bias(self) -> bool:
@@ -139,8 +140,9 @@ def graph_leaves(loss: Tensor) -> Iterator[Tensor]:
 
 def measure_moves(probe: Probe, make_optimizer: MakeOptimizer) -> list[Move]:
     """Return what the first step does to each trainable parameter that has a gradient."""
-    with_gradient = _first_step(probe, make_optimizer, keep_gradient=True)
-    without = {move.name: move for move in _first_step(probe, make_optimizer, keep_gradient=False)}
+    with_gradient = _first_step(probe, make_optimizer)
+    again = _first_step(probe, make_optimizer, without=[move.name for move in with_gradient])
+    without = {move.name: move for move in again}
     moves = []
     for move in with_gradient:
         decay = without[move.name].motion
@@ -240,8 +242,14 @@ def rate_of(group: dict[str, Any]) -> float | None:
     return None if rate is None else float(rate)
 
 
-def _first_step(probe: Probe, make_optimizer: MakeOptimizer, *, keep_gradient: bool) -> list[Move]:
-    """Take one step, with the decay switched off or with the gradient set to zero."""
+def _first_step(
+    probe: Probe, make_optimizer: MakeOptimizer, *, without: list[str] | None = None
+) -> list[Move]:
+    """Take one step with the decay switched off.
+
+    without: names of the parameters that have a gradient; take the step with zeros in its place,
+    and with the decay.
+    """
     with (
         probe.seeded("optimizer"),
         probe.model(train=True, exact=probe.batch_runs_in_float64, jitter=JITTER_STD) as model,
@@ -251,17 +259,19 @@ def _first_step(probe: Probe, make_optimizer: MakeOptimizer, *, keep_gradient: b
         groups = [group for o in optimizers for group in o.param_groups]
         group_of = {id(p): group for group in groups for p in group["params"]}
         settings = [{k: v for k, v in group.items() if k != "params"} for group in groups]
-        backward(probe, model)
-        moving = {n: p for n, p in model.named_parameters() if p.grad is not None}
-        gradients = {n: _dense(p.grad).clone() for n, p in moving.items()}
-        before = {n: p.detach().clone() for n, p in moving.items()}
-        if keep_gradient:
+        if without is None:
+            backward(probe, model)
+            moving = {n: p for n, p in model.named_parameters() if p.grad is not None}
             for group in groups:
                 if "weight_decay" in group:
                     group["weight_decay"] = 0.0
         else:
+            moving = {n: p for n, p in model.named_parameters() if n in without}
             for parameter in moving.values():
                 parameter.grad = torch.zeros_like(parameter)
+        dense = {n for n, p in moving.items() if p.grad.layout == torch.strided}  # type: ignore[union-attr]
+        gradients = {n: _dense(p.grad).clone() for n, p in moving.items()}
+        before = {n: p.detach().clone() for n, p in moving.items()}
         for optimizer in optimizers:
             optimizer.step()
         settings_of = {id(group): kept for group, kept in zip(groups, settings, strict=True)}
@@ -277,6 +287,7 @@ def _first_step(probe: Probe, make_optimizer: MakeOptimizer, *, keep_gradient: b
                 settings_of.get(id(group_of.get(id(parameter))), {}),
                 kinds[name],
                 float(starts[name].detach().float().median()) if name in starts else 0.0,
+                name in dense,
             )
             for name, parameter in moving.items()
         ]

@@ -56,6 +56,11 @@ class Pipeline:
     causal: bool = True  # False: declared not causal
     fresh: bool | None = None  # True: freshly initialised; False: trained; None: not said
     allow: Iterable[str] = ()  # reason ids that are a declared design; they become warnings
+    # (model) -> the model as one process of many trains it, such as DistributedDataParallel(model);
+    # called on every rank, with a process group; a loop that reduces gradients itself: the model
+    replicate: Callable[[nn.Module], nn.Module] | None = None
+    # (rank, processes) -> the batches (inputs, targets) of that rank, in order
+    rank_batches: Callable[[int, int], Iterable[PairOrDict]] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, nn.Module):
@@ -87,4 +92,6 @@ _CALLABLE_PARTS = (
     "save_state",
     "load_state",
     "batches_from",
+    "replicate",
+    "rank_batches",
 )

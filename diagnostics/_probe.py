@@ -32,6 +32,7 @@ from diagnostics._pipeline import Pipeline
 
 JITTER_STD = 0.02  # as large as GPT-2's initial weights: zero-initialised heads become visible
 BLOCK_TRIED_MAX = 4096  # rows of a table of positions that are tried as the block
+NOISE_KEPT_MAX = 2**20  # numbers; drawing them costs a small model as much as a forward call
 PROBE_LENGTH_MAX = 32  # tokens per row in a structural probe; the debug block size
 
 _VOCAB_NAMES = (
@@ -99,6 +100,7 @@ class Probe:
         self.overfit_steps = overfit_steps
         self.notes: list[str] = []  # what a person should know: no copy was possible, ...
         self.entry = EntryState.read()  # before the suite makes its own order
+        self._known_noises: dict[tuple[torch.Size, ...], list[Tensor]] = {}
 
     # ---- sizes ---------------------------------------------------------------------------
 
@@ -251,8 +253,12 @@ class Probe:
     def seeded(self, name: str = "") -> Iterator[None]:
         """Seed the global random states for a call into the user's code; put them back after."""
         with kept_random_states():
-            seed_everything(self.seed + zlib.crc32(name.encode()) % 10_000)
+            self.reseed(name)
             yield
+
+    def reseed(self, name: str = "") -> None:
+        """Seed as `seeded` does, for one of many calls in a block that puts the states back."""
+        seed_everything(self.seed + zlib.crc32(name.encode()) % 10_000)
 
     # ---- copies --------------------------------------------------------------------------
 
@@ -374,17 +380,27 @@ class Probe:
                 yield model
 
     def _shake(self, model: nn.Module, jitter: float, scale: float) -> None:
-        generator = self.generator("jitter")
-        shaken: set[tuple[int, torch.Size]] = set()  # two parameters over the same numbers
+        shaken: dict[object, nn.Parameter] = {}  # two parameters may lie over the same numbers
+        for parameter in model.parameters():
+            place = 0 if parameter.is_meta else parameter.data_ptr()
+            if parameter.is_floating_point():
+                shaken.setdefault((place or id(parameter), parameter.shape), parameter)
+        noises = self._noises(tuple(parameter.shape for parameter in shaken.values()))
         with torch.no_grad():
-            for parameter in model.parameters():
-                place = (0 if parameter.is_meta else parameter.data_ptr(), parameter.shape)
-                if place[0] and place in shaken:
-                    continue
-                shaken.add(place)
-                if parameter.is_floating_point():
-                    noise = torch.randn(parameter.shape, generator=generator)
-                    parameter.mul_(scale).add_(jitter * noise.to(parameter))
+            for parameter, noise in zip(shaken.values(), noises, strict=True):
+                if scale != 1.0:
+                    parameter.mul_(scale)
+                parameter.add_(jitter * noise.to(parameter))
+
+    def _noises(self, shapes: tuple[torch.Size, ...]) -> list[Tensor]:
+        """Return noise N(0, 1) of these shapes, always the same; small ones are kept."""
+        if shapes in self._known_noises:
+            return self._known_noises[shapes]
+        generator = self.generator("jitter")
+        noises = [torch.randn(shape, generator=generator) for shape in shapes]
+        if sum(noise.numel() for noise in noises) <= NOISE_KEPT_MAX:
+            self._known_noises[shapes] = noises
+        return noises
 
     def _takes(self, token_id: int) -> bool:
         """Whether the model runs on an id; a hashed table has a row for every one."""

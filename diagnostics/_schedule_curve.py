@@ -163,4 +163,4 @@ def read_curve(schedule: Callable[[int], float], max_steps: int | None) -> Curve
 
 
 def _number(rate: Any) -> float:
-    return float(torch.as_tensor(rate).detach())
+    return rate if type(rate) is float else float(torch.as_tensor(rate).detach())

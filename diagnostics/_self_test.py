@@ -16,6 +16,7 @@ from typing import Any
 from diagnostics import (
     _inject_batches,
     _inject_checkpoint,
+    _inject_distributed,
     _inject_inference,
     _inject_loss,
     _inject_model,
@@ -43,6 +44,7 @@ INJECTIONS = (
     *_inject_loss.INJECTIONS,
     *_inject_optimizer.INJECTIONS,
     *_inject_step.INJECTIONS,
+    *_inject_distributed.INJECTIONS,
     *_inject_checkpoint.INJECTIONS,
     *_inject_inference.INJECTIONS,
 )

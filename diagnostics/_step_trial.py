@@ -342,8 +342,13 @@ class Fit:
 
 def fit(gradient: Gradient, parts: Sequence[Gradient]) -> Fit:
     """Return the least-squares factors with which the parts make up a gradient."""
-    G = torch.tensor([[dot(a, b) for b in parts] for a in parts], dtype=torch.float64)
-    wanted = torch.tensor([dot(gradient, part) for part in parts], dtype=torch.float64)
+    flat = [{name: _flat(tensor) for name, tensor in part.items()} for part in parts]
+    own = {name: _flat(tensor) for name, tensor in gradient.items()}
+    G = torch.zeros(len(parts), len(parts), dtype=torch.float64)
+    for row, a in enumerate(flat):
+        for column in range(row + 1):
+            G[row, column] = G[column, row] = dot(a, flat[column])
+    wanted = torch.tensor([dot(own, part) for part in flat], dtype=torch.float64)
     if not (torch.isfinite(G).all() and torch.isfinite(wanted).all()):
         return Fit((math.nan,) * len(parts), math.nan)
     sizes = G.diagonal().sqrt().clamp_min(1e-300)  # parts of very different size are balanced
@@ -355,12 +360,13 @@ def fit(gradient: Gradient, parts: Sequence[Gradient]) -> Fit:
 
 def dot(a: Gradient, b: Gradient) -> float:
     """Return the inner product over all parameters."""
-    parts = [torch.dot(_flat(a[n]), _flat(b[n])).double() for n in a if n in b]
-    return float(torch.stack(parts).sum()) if parts else 0.0
+    parts = [torch.dot(_flat(a[n]), _flat(b[n])) for n in a if n in b]
+    return float(torch.stack(parts).double().sum()) if parts else 0.0
 
 
 def _flat(tensor: Tensor) -> Tensor:
-    return tensor.flatten() if tensor.dtype.itemsize >= 4 else tensor.flatten().float()
+    flat = tensor if tensor.ndim == 1 else tensor.flatten()
+    return flat if flat.dtype.itemsize >= 4 else flat.float()
 
 
 def norm(gradient: Gradient) -> float:

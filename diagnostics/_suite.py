@@ -40,7 +40,8 @@ def diagnose(
     seed: fixes every random choice; the same seed gives the same report on the same machine.
     only, skip: names of checks or stages.
     overfit_steps: upper bound of the steps with which one batch is memorised.
-    fast: leave out the checks that train for many steps, unless `only` asks for them.
+    fast: leave out the checks that train for many steps or start processes, unless `only` asks
+        for them.
     progress: called as (check, index, total) before each check.
     Raises ValueError for an unknown name, TypeError for something that is not a Pipeline.
     """

@@ -21,7 +21,7 @@ What it cannot see
     direction is left then. The order in which your loop cuts data into windows, and what it does
     with the rest of an epoch before this function sees it. The cause of uneven weights, unless it
     is such a cut to one norm. The divisor after a NaN that was skipped, where tokens are counted
-    and not micro-batches. Synchronisation between processes.
+    and not micro-batches. What other processes add: that is for `distributed`.
 
 Break it
     python -m exercises.break_accumulation
@@ -171,14 +171,17 @@ def measure_windows(probe: Probe) -> Trial:
             calls.append(call)
             mixes.append(_mix(call, window))
         acts = acts_on_mode(model)
-    free = _mix_unclipped(probe, K) if mixes[0].size > 0 else None
+    free = _mix_unclipped(probe, windows[0]) if mixes[0].size > 0 else None
     if free is not None and abs(free.size * SHRINK / mixes[0].size - 1) <= NONE:
         free = None  # a step that brings every gradient to one norm
     return Trial(windows, calls, mixes, _may_differ(probe), acts, free)
 
 
-def _mix_unclipped(probe: Probe, K: int) -> Mix | None:
-    """Step over the first window with a tiny gradient; None where it is not a mix of its parts."""
+def _mix_unclipped(probe: Probe, window: Window) -> Mix | None:
+    """Step over the first window with a tiny gradient; None where it is not a mix of its parts.
+
+    window: of another copy before its first step, so that its gradients are this copy's as well.
+    """
     accumulate = probe.pipeline.accumulate
     assert accumulate is not None
     with probe.model(train=True) as model, without_dropout(model):
@@ -186,7 +189,6 @@ def _mix_unclipped(probe: Probe, K: int) -> Mix | None:
             return None  # tiny gradients are 0 there
         made, optimizers = build_optimizers(probe, model)
         set_usual_rate(probe, optimizers)
-        window = next(make_windows(probe, model, K))
         pairs = [(inputs.clone(), targets.clone()) for inputs, targets in window.pairs]
         with probe.seeded("window 0"), shrunk_gradients(model):
             call = call_recorded(model, optimizers, partial(accumulate, model, made, pairs))

@@ -72,7 +72,7 @@ def run(probe: Probe) -> CheckResult:
 
 def measure_rows(bench: Bench, tokens: Tensor) -> Tensor:
     """Return (B, B, T): how far the logits of row i (first axis) move when row b is replaced."""
-    before = bench.call(tokens)
+    before = bench.plain(tokens)
     others = other_tokens(bench.probe, tokens)
     moves = []
     for b in range(len(tokens)):
@@ -87,7 +87,7 @@ def measure_places(bench: Bench, tokens: Tensor) -> Tensor:
     b, t = len(tokens) // 2, tokens.shape[1] // 2
     changed = tokens.clone()
     changed[b, t] = other_tokens(bench.probe, tokens)[b, t]
-    return moved(bench.call(tokens), bench.call(changed))
+    return moved(bench.plain(tokens), bench.call(changed))
 
 
 def _check(probe: Probe, tokens: Tensor | None) -> CheckResult:
@@ -249,7 +249,7 @@ def _read_batch_axis(site: LeakSite | None) -> tuple[Text, ...]:
 
 def _judge_slots(bench: Bench, tokens: Tensor, limit: float) -> CheckResult | None:
     """The same rows in reverse order must give the same logits in reverse order."""
-    difference = moved(bench.call(tokens), bench.call(tokens.flip(0)).flip(0))  # (B, T)
+    difference = moved(bench.plain(tokens), bench.call(tokens.flip(0)).flip(0))  # (B, T)
     if bool((difference <= limit).all()):
         return None
     i = int(torch.nonzero(~(difference <= limit))[0, 0])
@@ -274,7 +274,7 @@ def _judge_slots(bench: Bench, tokens: Tensor, limit: float) -> CheckResult | No
 
 def _judge_alone(bench: Bench, tokens: Tensor, limit: float) -> CheckResult | None:
     """Each row by itself must answer as it does in the batch."""
-    together = bench.call(tokens)
+    together = bench.plain(tokens)
     alone = torch.cat([bench.call(tokens[b : b + 1]) for b in range(len(tokens))])
     difference = moved(together, alone)  # (B, T)
     if bool((difference <= limit).all()):
@@ -315,7 +315,7 @@ def _judge_train(probe: Probe, tokens: Tensor) -> CheckResult | None:
             if not train_bench.repeats(tokens):
                 return None  # randomness that is not dropout: nothing can be told apart
             rows = measure_rows(train_bench, tokens)
-            limit = train_bench.limit(train_bench.call(tokens))
+            limit = train_bench.limit(train_bench.plain(tokens))
     except Exception:  # any: a model may refuse to be trained on without targets
         return None
     leaks = _Company(rows, rows[0], limit).leaks

@@ -21,9 +21,9 @@ How it is measured
 What it cannot see
     Whether targets belong to their inputs: that is for `shift`; ids out of range: for `range`.
     The order of documents, and windows that cross from one to the next. Rows of one batch that
-    overlap, because they start one token apart. Repeats that begin after some hundred batches, and
-    processes that read the same rows. Random samplers that know an eighth of the places or more,
-    or are coarse only on more than 4 million ids.
+    overlap, because they start one token apart. Repeats that begin after some hundred batches.
+    Processes that read the same rows: that is for `distributed`. Random samplers that know an
+    eighth of the places or more, or are coarse only on more than 4 million ids.
 
 Break it
     python -m exercises.break_batches

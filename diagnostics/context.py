@@ -98,8 +98,8 @@ def _check(probe: Probe, tokens: Tensor | None) -> CheckResult:
 def _judge_map(bench: Bench, tokens: Tensor, limit: float) -> CheckResult:
     columns = list(range(tokens.shape[1]))
     maps = [measure_influence(bench.probe, bench.model, row, columns)[0] for row in tokens]
-    attends = bool(watch_attention(bench, tokens))
-    result = _judge(bench.probe, torch.stack(maps).amax(dim=0).cpu(), limit, attends=attends)
+    calls = watch_attention(bench, tokens)
+    result = _judge(bench.probe, torch.stack(maps).amax(dim=0).cpu(), limit, attends=bool(calls))
     if result.failed:
         return result
     hidden = judge_common_ids(bench)
@@ -107,7 +107,7 @@ def _judge_map(bench: Bench, tokens: Tensor, limit: float) -> CheckResult:
         return hidden
     if result.status is not Status.PASS:
         return result
-    odd = judge_attention(bench, tokens, limit)
+    odd = judge_attention(bench, tokens, limit, calls)
     return result if odd is None else odd
 
 

@@ -42,6 +42,7 @@ from torch import Tensor, nn
 from diagnostics._generation_corners import judge_corners, judge_train_mode
 from diagnostics._generation_trial import Trial
 from diagnostics._greedy import Follower
+from diagnostics._guard import kept_random_states
 from diagnostics._pipeline import Pipeline
 from diagnostics._probe import MissingPartError, Probe
 from diagnostics._result import CheckResult, Status, verdict
@@ -74,6 +75,12 @@ def run(probe: Probe) -> CheckResult:
     """Generate with the user's weights and with shaken ones; judge the texts and the traces."""
     if probe.pipeline.generate is None:
         raise MissingPartError("generate", why="there is no generation to look at")
+    with kept_random_states():
+        return _follow(probe)
+
+
+def _follow(probe: Probe) -> CheckResult:
+    """Ask every question, on shaken weights first; a failure ends it."""
     warnings: list[CheckResult] = []
     followed = 0
     for weights in (SHAKEN, {}):  # on shaken weights mistakes are told apart best

@@ -124,7 +124,7 @@ def _findings(
     numbers |= _describe(moves)
     yield from judge_motion(moves, numbers)
     yield from judge_decay(moves, numbers)
-    readings = read_rules(probe, make_optimizer)
+    readings = read_rules(probe, make_optimizer, moves)
     yield from judge_rules(readings, moves, numbers)
     yield from judge_groups(moves, coverage, numbers)
     trial = measure_trial(probe, make_optimizer)

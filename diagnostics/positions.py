@@ -105,7 +105,7 @@ def measure_order(bench: Bench, tokens: Tensor) -> tuple[float, float]:
     tokens: (1, T).
     """
     T = tokens.shape[1]
-    before = bench.call(tokens)[:, -1:]
+    before = bench.plain(tokens)[:, -1:]
     changed = other_tokens(bench.probe, tokens)
     changed[:, -1] = tokens[:, -1]
     changes = float(moved(before, bench.call(changed)[:, -1:]).max())
@@ -139,7 +139,7 @@ def _check(probe: Probe, tokens: Tensor | None) -> CheckResult:
 
 
 def _judge(tables: list[PositionTable], bench: Bench, tokens: Tensor, limit: float) -> CheckResult:
-    broken = bench.call(tokens).isnan().any(2)  # (1, T)
+    broken = bench.plain(tokens).isnan().any(2)  # (1, T)
     if broken.any():
         return not_finite(int(broken.sum()), tokens.shape[1])
     fault = _judge_tables(bench, tables, tokens, limit) if tables else None
@@ -241,7 +241,7 @@ def _judge_rotary(bench: Bench, tokens: Tensor, limit: float) -> CheckResult | N
     """For a token repeated, rotary positions turn queries and keys from one place to the next."""
     if not names_rotary_positions(bench.model):
         return None
-    repeated = bench.call(_with_repeated(tokens)[1:])  # (1, T, W)
+    repeated = bench.plain(_with_repeated(tokens)[1:])  # (1, T, W)
     spread = float(moved(repeated[:, :1].expand_as(repeated), repeated).max())
     if spread > limit:
         return None  # other positions tell the places apart as well
@@ -260,7 +260,7 @@ def _judge_order(
     bench: Bench, tables: list[PositionTable], tokens: Tensor, limit: float
 ) -> CheckResult:
     changes, trades = measure_order(bench, tokens)
-    repeated = bench.call(_with_repeated(tokens)[1:])  # (1, T, W)
+    repeated = bench.plain(_with_repeated(tokens)[1:])  # (1, T, W)
     spread = float(moved(repeated[:, :1].expand_as(repeated), repeated).max())
     numbers = {
         "change": changes,

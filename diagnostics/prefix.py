@@ -72,7 +72,7 @@ def run(probe: Probe) -> CheckResult:
 
 def measure_prefixes(bench: Bench, tokens: Tensor) -> dict[int, Tensor]:
     """Return {k: (k,)}: how far each position's logits of tokens[:, :k] are from the whole's."""
-    whole = bench.call(tokens)  # (B, T, W)
+    whole = bench.plain(tokens)  # (B, T, W)
     return {
         k: moved(whole[:, :k], bench.call(tokens[:, :k])).amax(dim=0)
         for k in _lengths(tokens.shape[1])

@@ -117,8 +117,9 @@ def _print_table(receipts: list[tuple[str, Receipt]]) -> None:
             shown = name
             print(name)
         bug = receipt.bug
-        label = "[OK]  " if receipt.caught else "[FAIL]"
-        said = f"caught by {bug.trips}: {bug.reason}" if receipt.caught else "not caught"
+        label = "[OK]  " if receipt.caught else "[SKIP]" if receipt.skipped else "[FAIL]"
+        missed = f"{bug.trips} cannot run here" if receipt.skipped else "not caught"
+        said = f"caught by {bug.trips}: {bug.reason}" if receipt.caught else missed
         tell(f"{label} {bug.name:<22} {said}", indent="  ", hanging=7)
 
 

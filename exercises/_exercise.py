@@ -10,14 +10,15 @@ bug can be is not run again: its result is the one on the healthy pipeline.
 from __future__ import annotations
 
 import inspect
+import mmap
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any
 
-from diagnostics import CheckResult, Pipeline, Report, diagnose
+from diagnostics import CheckResult, Pipeline, Report, Status, diagnose
 from diagnostics._catalog import CATALOG
 from exercises._lab import Lab
 from exercises._reads import diagnose_watched
@@ -91,6 +92,7 @@ class Receipt:
     """What one bug's run proved. `problems` is empty when it was caught for the right reason.
 
     result: of the bug's check.    report: of every check that was run on the broken pipeline.
+    skipped: why this system cannot run the check, so that nothing is proved; else "".
     """
 
     bug: Bug
@@ -99,12 +101,13 @@ class Receipt:
     result: CheckResult | None = None
     report: Report | None = None
     problems: tuple[str, ...] = ()
+    skipped: str = ""
     numbers: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def caught(self) -> bool:
         """Whether everything that the exercise asserts holds."""
-        return not self.problems
+        return not self.problems and not self.skipped
 
 
 class HealthyPipelineError(Exception):
@@ -121,6 +124,8 @@ def prove(lab: Lab, bug: Bug) -> Receipt:
     for check in _up_to(bug.trips):
         if check not in lab.proven:
             require_healthy(lab, check)
+    if bug.trips in lab.unable:
+        return Receipt(bug=bug, line=line, skipped=lab.unable[bug.trips])
     try:
         with counted_executions(line) as count:
             broken = bug.break_it(lab)
@@ -140,12 +145,17 @@ def prove(lab: Lab, bug: Bug) -> Receipt:
 
 
 def require_healthy(lab: Lab, check: str | None = None) -> Report:
-    """Run one check (None: every check) on the healthy pipeline; raise unless all pass."""
+    """Run one check (None: every check) on the healthy pipeline; raise unless all pass.
+
+    A check that has to start processes may be skipped, where a system does not allow it.
+    """
     healthy = lab.pipeline()
     results: list[CheckResult] = []
     for name in CATALOG if check is None else [check]:
         report, read = diagnose_watched(healthy, name, seed=lab.seed)
-        if not report.passed:
+        if report.results[0].status is Status.SKIP and CATALOG[name].forks:
+            lab.unable[name] = str(report.results[0].claim)
+        elif not report.passed:
             raise HealthyPipelineError(f"the healthy pipeline does not pass:\n{report.results[0]}")
         lab.proven[name] = read
         results += report.results
@@ -170,12 +180,13 @@ def find_marked_line(break_it: Callable[..., Any]) -> MarkedLine | None:
 
 
 @contextmanager
-def counted_executions(line: MarkedLine) -> Iterator[list[int]]:
+def counted_executions(line: MarkedLine) -> Iterator[Sequence[int]]:
     """Count how often the line runs inside the block: a bug that never ran proves nothing.
 
-    Only frames of the exercise's own file are traced line by line, so the rest stays fast.
+    Only frames of the exercise's own file are traced line by line, so the rest stays fast. The
+    counter lies in memory that processes forked by a check share.
     """
-    count = [0]
+    count = memoryview(mmap.mmap(-1, 8)).cast("Q")
 
     def on_line(frame: FrameType, event: str, argument: Any) -> Any:
         if event == "line" and frame.f_lineno == line.number:

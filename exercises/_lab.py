@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from diagnostics import Pipeline
 from minigpt import (
@@ -55,6 +56,7 @@ class Lab:
         self.seed = seed
         # check -> the parts that it read when the healthy pipeline passed it
         self.proven: dict[str, frozenset[str]] = {}
+        self.unable: dict[str, str] = {}  # check -> why this system cannot run it
         self._described: tuple[Pipeline, frozenset[str]] | None = None  # the last one
         self._undo: list[Callable[[], object]] = []
         self.folder = Path(tempfile.mkdtemp(prefix="exercises-"))
@@ -140,6 +142,8 @@ class Lab:
             "load_state": load_state,
             "batches_from": self.batches_from,
             "fresh": True,
+            "replicate": DistributedDataParallel,
+            "rank_batches": self.rank_batches,
         }
         edited = {"model", "make_model", "load", "load_state"} if edit_model else set()
         replaced = frozenset(edited | parts.keys())
@@ -199,6 +203,12 @@ class Lab:
         """Yield the batches of a run from a step on: each is drawn from (seed, step) alone."""
         for number in itertools.count(step):
             generator = torch.Generator().manual_seed(1000 * self.seed + number)
+            yield get_batch(self.train_ids, BATCH_SIZE, self.config.block_size, generator=generator)
+
+    def rank_batches(self, rank: int, processes: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the batches of one process of many: no two ranks ever have the same seed."""
+        for number in itertools.count():
+            generator = torch.Generator().manual_seed(self.seed + number * processes + rank)
             yield get_batch(self.train_ids, BATCH_SIZE, self.config.block_size, generator=generator)
 
 

@@ -65,6 +65,11 @@ READS: dict[str, frozenset[str]] = {
             "accumulate batch block_size forward get_batch ignore_index labels learning_rate "
             "make_optimizer max_steps micro_batches model pad_id train_ids vocab_size"
         ),
+        "distributed": (
+            "accumulate block_size evaluate forward ignore_index labels learning_rate make_model "
+            "make_optimizer max_steps micro_batches model pad_id rank_batches replicate tokenizer "
+            "train_step val_ids vocab_size"
+        ),
         "schedule": (
             "accumulate block_size forward ignore_index labels learning_rate make_optimizer "
             "max_steps micro_batches model pad_id train_step vocab_size"

@@ -14,6 +14,9 @@ from exercises._terminal import put
 def show_receipt(receipt: Receipt) -> None:
     """Print one line for each thing that was to be proved."""
     print(f"receipt of {receipt.bug.name}")
+    if receipt.skipped:
+        put(f"[SKIP] {receipt.skipped}", indent=2, hanging=7)
+        return
     for proved, sentence in receipt_lines(receipt):
         put(f"{'[OK]  ' if proved else '[FAIL]'} {sentence}", indent=2, hanging=7)
 

@@ -33,7 +33,7 @@ def show(exercise: Exercise, bugs: Sequence[Bug]) -> list[Receipt]:
         receipts = [_show_bug(healthy, exercise, bug) for bug in bugs]
     print()
     put("Lesson: " + exercise.lesson)
-    missed = [receipt.bug.name for receipt in receipts if not receipt.caught]
+    missed = [receipt.bug.name for receipt in receipts if receipt.problems]
     if missed:
         put(f"Not caught: {', '.join(missed)}. {exercise.hint}")
     else:

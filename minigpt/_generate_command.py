@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # --help must not wait for torch
     import torch
     from torch import Tensor
 
-    from minigpt.model import MiniGPT
+    from minigpt.model import MiniGPT, MiniGPTConfig
     from minigpt.tokenizer import CharTokenizer
 
 DEFAULT_CHECKPOINT = Path("checkpoints/mini_gpt_best.safetensors")
@@ -60,14 +60,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not all(options.compare_prompts):
             raise CommandError("--compare-prompts wants two prompts, got an empty one")
         short, rich = (_encode(tokenizer, text) for text in options.compare_prompts)
-        print(_describe_comparison(*compare_prompts(model, short.to(device), rich.to(device))))
+        compared = compare_prompts(
+            model, short.to(device), rich.to(device), known_ids=tokenizer.vocab_size
+        )
+        print(_describe_comparison(*compared))
         return 0
     prompt = _encode(tokenizer, _prompt_text(tokenizer, options.prompt)).to(device)
-    sampling = _sampling(options, model.config.vocab_size)
+    sampling = _sampling(options, model.config, tokenizer.vocab_size)
     try:
-        ids, seconds = _timed_generate(
-            model, prompt, options.max_new_tokens, sampling, options.seed
-        )
+        ids, seconds = _timed_generate(model, tokenizer, prompt, sampling, options)
     except FloatingPointError as error:  # weights that hold NaN
         raise CommandError(f"the checkpoint cannot generate: {error}") from error
     if isinstance(sys.stdout, io.TextIOWrapper):  # a console may lack some of the characters
@@ -76,12 +77,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sys.stdout.flush()  # text first where both streams go to one file
     new_text = tokenizer.decode(ids[prompt.shape[1] :])
     print(f"settings    {sampling}, seed {options.seed}, {device}", file=sys.stderr)
+    if options.slide_by > 1:
+        block = model.config.block_size
+        print(
+            f"window      drops {options.slide_by} of its {block} tokens at once", file=sys.stderr
+        )
     print(_describe_speed(options.max_new_tokens, seconds), file=sys.stderr)
     print(_describe_repetition(new_text), file=sys.stderr)
     return 0
 
 
-def compare_prompts(model: MiniGPT, short: Tensor, rich: Tensor) -> tuple[float, float, int, int]:
+def compare_prompts(
+    model: MiniGPT, short: Tensor, rich: Tensor, *, known_ids: int | None = None
+) -> tuple[float, float, int, int]:
     """Measure whether the model uses its prompt; prompts have shape (1, T).
 
     Both prompts are followed by the same text, the greedy continuation of the rich one. Returns
@@ -96,7 +104,8 @@ def compare_prompts(model: MiniGPT, short: Tensor, rich: Tensor) -> tuple[float,
     count = max(1, min(COMPARED_TOKENS, model.config.block_size // 2))
     room = max(1, model.config.block_size - count)
     short, rich = short[:, -room:], rich[:, -room:]
-    continuation = generate(model, rich, count, greedy=True)[:, rich.shape[1] : -1]
+    continuation = generate(model, rich, count, greedy=True, known_ids=known_ids)
+    continuation = continuation[:, rich.shape[1] : -1]
     with torch.no_grad(), evaluation_mode(model):
         after_rich, after_short = (
             model(torch.cat([prompt, continuation], dim=1))[0][0, -count:].log_softmax(dim=-1)
@@ -123,6 +132,20 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--top-k", type=int, metavar="K", help="draw from the K most probable tokens")
     add("--top-p", type=float, metavar="P", help="draw from the most probable with mass P")
     add("--repetition-penalty", type=float, metavar="X", help="above 1: fewer repeats")
+    add(
+        "--slide-by",
+        type=int,
+        default=1,
+        metavar="N",
+        help="tokens that the window drops when a block is full; default 1. Long texts come many "
+        "times faster with half a block, and each token then sees between half a block and one",
+    )
+    add(
+        "--dtype",
+        choices=("float32", "bfloat16"),
+        help="of the weights; default as saved. bfloat16 halves the memory; the chip decides "
+        "whether it is faster or, where it has to be imitated, much slower",
+    )
     add("--seed", type=int, default=42, help="default 42; the same seed gives the same text")
     add("--device", help="cpu, cuda, mps; default the best there is")
     add(
@@ -136,6 +159,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _load(options: argparse.Namespace) -> tuple[MiniGPT, CharTokenizer, torch.device]:
     """Load the checkpoint; every way in which that fails is one line for the user."""
+    import torch
+
     from minigpt.checkpoint import CheckpointError, load_checkpoint
     from minigpt.device import find_device
     from minigpt.tokenizer import CharTokenizer
@@ -157,7 +182,10 @@ def _load(options: argparse.Namespace) -> tuple[MiniGPT, CharTokenizer, torch.de
         raise CommandError(str(error)) from error
     if checkpoint.tokenizer is None:
         raise CommandError(f"{path} holds no tokenizer; give its file with --tokenizer")
-    return checkpoint.model, checkpoint.tokenizer, device
+    model = checkpoint.model
+    if options.dtype is not None:
+        model = model.to(getattr(torch, options.dtype))
+    return model, checkpoint.tokenizer, device
 
 
 def _default_checkpoint() -> Path:
@@ -184,7 +212,7 @@ def _encode(tokenizer: CharTokenizer, text: str) -> Tensor:
         raise CommandError(f"the prompt holds an {error}") from error
 
 
-def _sampling(options: argparse.Namespace, vocab_size: int) -> Sampling:
+def _sampling(options: argparse.Namespace, config: MiniGPTConfig, vocab_size: int) -> Sampling:
     """Return the preset, changed by the flags that were given, checked."""
     from minigpt.sampling import require_sampling_settings
 
@@ -204,6 +232,10 @@ def _sampling(options: argparse.Namespace, vocab_size: int) -> Sampling:
         )
     except ValueError as error:
         raise CommandError(str(error)) from error
+    if not 1 <= options.slide_by <= config.block_size:
+        raise CommandError(
+            f"--slide-by must be in 1..{config.block_size}, the block size, got {options.slide_by}"
+        )
     if options.max_new_tokens < 0:
         raise CommandError(f"--max-new-tokens must be >= 0, got {options.max_new_tokens}")
     if not 0 <= options.seed < 2**32:
@@ -212,24 +244,30 @@ def _sampling(options: argparse.Namespace, vocab_size: int) -> Sampling:
 
 
 def _timed_generate(
-    model: MiniGPT, prompt: Tensor, count: int, sampling: Sampling, seed: int
+    model: MiniGPT,
+    tokenizer: CharTokenizer,
+    prompt: Tensor,
+    sampling: Sampling,
+    options: argparse.Namespace,
 ) -> tuple[Tensor, float]:
     """Return the ids (T0 + n,) on the CPU and the seconds that it took."""
     import torch
 
     from minigpt.generate import generate
 
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(options.seed)
     start = time.perf_counter()
     ids = generate(
         model,
         prompt,
-        count,
+        options.max_new_tokens,
         temperature=sampling.temperature,
         top_k=sampling.top_k,
         top_p=sampling.top_p,
         repetition_penalty=sampling.repetition_penalty,
         generator=generator,
+        slide_by=options.slide_by,
+        known_ids=tokenizer.vocab_size,  # the model may have more, to make a round number
     )[0].cpu()
     return ids, time.perf_counter() - start
 

@@ -1,14 +1,13 @@
 """The native format: one `.safetensors` file with tensors and a card of everything else.
 
-The `safetensors` library writes and reads it; nothing in such a file can be executed. Tensors are
-named `model.<name>`, `optimizer.<index>.<key>` and `random.<name>`. The card is JSON in the
+Nothing in such a file can be executed, and any reader of the `safetensors` format reads it. Tensors
+are named `model.<name>`, `optimizer.<index>.<key>` and `random.<name>`. The card is JSON in the
 header's metadata: `python -c "import safetensors; print(safetensors.safe_open(FILE,
 'pt').metadata()['card'])"` shows it without reading a weight.
 
-Two things are added here. A digest: one flipped bit in a weight gives a model that loads, runs
-and is slightly wrong. And copies: the library maps the file, so that overwriting it would change,
-or crash, a program that has loaded it. Its tensors also start at any address, where some matrix
-products round differently, which would end the bit-for-bit resume; torch's copies do not.
+A digest is added, because one flipped bit in a weight gives a model that loads, runs and is
+slightly wrong: SHA-256 over the card and, for each tensor, name, dtype, shape and checksum. All of
+it is compared on every load, before anything is returned.
 """
 
 from __future__ import annotations
@@ -20,16 +19,15 @@ import os
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import safetensors.torch
-import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor
 
 from minigpt._checkpoint_contents import Contents, check_types
 from minigpt._checkpoint_errors import CheckpointError, corrupt
+from minigpt._tensor_file import get_bytes, read_tensors, write_tensors
 
 FORMAT = "minigpt-checkpoint"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # 1 had SHA-256 over the bytes of all tensors in its digest; it still loads
 CARD_FIELDS = tuple(  # everything that is neither tensors nor the optimizer's state
     field.name
     for field in dataclasses.fields(Contents)
@@ -48,7 +46,7 @@ def write_native(file: BinaryIO, contents: Contents) -> None:
     for name, tensor in (contents.random_states or {}).items():
         tensors[f"random.{name}"] = tensor
     # The digest is in the card and not beside it: the library writes several texts in any order,
-    # and equal contents would give unequal files. Its zeros are the first 64 zeros in the card.
+    # and equal contents would give unequal files. Its zeros are the first 64 zeros in the file.
     card: dict[str, Any] = {"sha256": NO_DIGEST, "format": FORMAT, "format_version": FORMAT_VERSION}
     card |= {name: getattr(contents, name) for name in CARD_FIELDS}
     card["has_random_states"] = contents.random_states is not None
@@ -60,9 +58,9 @@ def write_native(file: BinaryIO, contents: Contents) -> None:
         text = json.dumps(card)
     except (TypeError, ValueError) as error:
         raise TypeError(f"the optimizer must have plain settings: {error}") from None
-    text = text.replace(NO_DIGEST, _digest(text, tensors), 1)
-    # Through memory: the library turns a full disk into an error that does not say so.
-    file.write(_to_bytes(tensors, text))
+    start, checksums = write_tensors(file, tensors, {"card": text})
+    file.seek(start.index(NO_DIGEST.encode()))  # known only now that every byte has been seen
+    file.write(_digest(text, tensors, checksums).encode())
 
 
 def read_native(path: str | os.PathLike[str]) -> Contents:
@@ -71,15 +69,22 @@ def read_native(path: str | os.PathLike[str]) -> Contents:
     The library compares all that the header claims with the size of the file before any memory
     is taken. Nothing is returned unless the digest fits. Raises OSError for an unreadable file.
     """
-    tensors, text = _read_file(path)
+    tensors, text, checksums = _read_file(path)
     try:
         card = json.loads(text)
-        _compare_digests(path, card["sha256"], text, tensors)
-        if card["format"] != FORMAT or card["format_version"] != FORMAT_VERSION:
+        if card["format"] != FORMAT or card["format_version"] not in (1, FORMAT_VERSION):
             found = f"{str(card['format'])[:40]} {str(card['format_version'])[:40]}"
             remedy = "a newer version of this package may have written it: update the package"
             wanted = f"{FORMAT} {FORMAT_VERSION}"
             raise corrupt(path, wanted=wanted, found=found, remedy=remedy)
+        blank = text.replace(card["sha256"], NO_DIGEST, 1)
+        computed = _digest(blank, tensors, None if card["format_version"] == 1 else checksums)
+        if computed != card["sha256"]:
+            raise corrupt(
+                path,
+                wanted=f"content with the digest {card['sha256'][:12]}... of its card",
+                found=f"{computed[:12]}...: at least one bit has changed since it was written",
+            )
         contents = Contents(weights={}, **{name: card[name] for name in CARD_FIELDS})
         check_types(contents, path)
         contents.weights = _take(tensors, "model.")
@@ -96,21 +101,10 @@ def read_native(path: str | os.PathLike[str]) -> Contents:
     return contents
 
 
-def _to_bytes(tensors: dict[str, Tensor], card: str) -> bytes:
-    """Return the bytes of the file; tensors that share memory are replaced by copies."""
-    seen: set[int] = set()  # the library refuses such tensors
-    for name, tensor in tensors.items():
-        if tensor.data_ptr() in seen:
-            tensors[name] = tensor.clone()
-        seen.add(tensor.data_ptr())
-    try:
-        return safetensors.torch.save(tensors, {"card": card})
-    except KeyError as error:
-        raise TypeError(f"tensors must have a dtype of the format, got {error}") from None
-
-
-def _read_file(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], str]:
-    """Return the tensors, in memory of their own, and the card."""
+def _read_file(
+    path: str | os.PathLike[str],
+) -> tuple[dict[str, Tensor], str, dict[str, int]]:
+    """Return the tensors, the card, and the checksum of each tensor."""
     with Path(path).open("rb") as start:  # the library's OSErrors do not name the file
         first = start.read(4)
     if not first:
@@ -119,37 +113,27 @@ def _read_file(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], str]:
         remedy = "if torch.save made it, rename it to .pt"
         raise corrupt(path, wanted="a .safetensors file", found="a zip archive", remedy=remedy)
     try:
-        with safe_open(path, "pt") as file:
-            metadata, names = file.metadata() or {}, file.keys()
-            tensors = {name: file.get_tensor(name).clone() for name in names}
+        tensors, metadata, checksums = read_tensors(path)
     except (SafetensorError, RuntimeError, ValueError) as error:
         raise corrupt(path, wanted="a .safetensors file", found=str(error)[:160]) from None
     if "card" not in metadata:
         found = "a .safetensors file without a card: made by another program, or damaged"
         raise corrupt(path, wanted="a checkpoint of minigpt", found=found)
-    return tensors, metadata["card"]
+    return tensors, metadata["card"], checksums
 
 
-def _compare_digests(
-    path: str | os.PathLike[str], stored: str, text: str, tensors: dict[str, Tensor]
-) -> None:
-    computed = _digest(text.replace(stored, NO_DIGEST, 1), tensors)
-    if computed != stored:
-        raise corrupt(
-            path,
-            wanted=f"content with the digest {stored[:12]}... of its card",
-            found=f"{computed[:12]}...: at least one bit has changed since it was written",
-        )
-
-
-def _digest(card: str, tensors: dict[str, Tensor]) -> str:
-    """Return SHA-256 over the card, the names, dtypes and shapes, and all bytes, by name."""
+def _digest(card: str, tensors: dict[str, Tensor], checksums: dict[str, int] | None) -> str:
+    """Return SHA-256 over the card and all tensors by name; without checksums, over their bytes."""
     names = sorted(tensors)
-    table = [[name, str(tensors[name].dtype), list(tensors[name].shape)] for name in names]
+    table: list[list[Any]] = [
+        [name, str(tensors[name].dtype), list(tensors[name].shape)] for name in names
+    ]
+    for name, row in zip(names, table, strict=True):
+        row += [] if checksums is None else [checksums[name]]
     digest = hashlib.sha256(json.dumps([card, table]).encode())
-    for name in names:
-        content: Any = tensors[name].reshape(-1).view(torch.uint8).numpy()  # the same memory
-        digest.update(content)
+    if checksums is None:
+        for name in names:
+            digest.update(get_bytes(tensors[name]))
     return digest.hexdigest()
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -21,8 +22,8 @@ from minigpt.evaluate import evaluate
 from minigpt.generate import generate
 from minigpt.model import MiniGPT, MiniGPTConfig
 from minigpt.optimizer import make_optimizer
+from minigpt.parallel import Team
 from minigpt.sampling import next_token_probabilities
-from minigpt.schedule import learning_rate_at
 from minigpt.tokenizer import CharTokenizer
 from minigpt.update import update_weights
 
@@ -65,17 +66,12 @@ def describe_run(
             model, optimizer, [(inputs, targets)]
         ),
         "accumulate": accumulate,
-        "learning_rate": lambda step: learning_rate_at(
-            step,
-            peak=settings.learning_rate,
-            warmup_steps=settings.warmup_steps,
-            max_steps=settings.max_steps,
-            floor=settings.min_learning_rate,
-        ),
+        "learning_rate": settings.rate_after,
         "max_steps": settings.max_steps,
         "evaluate": evaluate,
         "generate": lambda model, ids, count: generate(model, ids, count, greedy=True),
         "next_token_probabilities": next_token_probabilities,
         "save": lambda model, path: save_checkpoint(path, model, tokenizer),
         "load": lambda path: load_checkpoint(path).model,
+        "replicate": lambda model: Team(dist.get_rank(), dist.get_world_size()).wrap(model),
     }

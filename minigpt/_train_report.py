@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import sys
+import textwrap
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
-import torch
+from torch import Tensor
 from tqdm import tqdm
 
 from minigpt._train_data import TrainData
@@ -20,10 +22,12 @@ from minigpt.model import MiniGPT
 from minigpt.trainer import Trainer
 
 SAMPLE_LENGTH = 48  # characters of the training data shown for a person to read
+PROCESSES_SHOWN = 8
 INITIAL_NATS = 0.5  # a fresh GPT-2 initialisation lies within 0.1 of ln V
 OVERFIT_GAP_NATS = 0.1
 OVERFIT_RISE_NATS = 0.01  # above its best, beyond the noise of an evaluation
 CONSTANT_CLIPPING = 0.95
+LINE_LENGTH = 88
 
 
 class TrainReport:
@@ -53,15 +57,19 @@ class TrainReport:
             self.bar.close()
             self.bar = None
 
-    def print_header(self, resumed_step: int) -> None:
-        """Say what is about to run, so that a wrong size or file is seen before it costs time."""
+    def print_header(self, resumed_step: int, rows: Sequence[Tensor]) -> None:
+        """Say what is about to run, so that a wrong size or file is seen before it costs time.
+
+        rows: (T,) ids of each process, the first that it will read.
+        """
         config, settings, data = self.model.config, self.settings, self.data
         device = next(self.model.parameters()).device
-        precision = torch.get_float32_matmul_precision()
-        tokens = settings.batch_size * config.block_size * settings.accumulation_steps
+        tokens = settings.rows_per_update * config.block_size
         epochs = tokens * settings.max_steps / len(data.train_ids)
         sample = data.tokenizer.decode(data.train_ids[:SAMPLE_LENGTH])
-        print(f"device      {describe_device(device)}, {settings.dtype}, matmul {precision}")
+        how = f"{settings.dtype}, matmul {settings.matmul_precision}"
+        how += ", compiled" if settings.compiled else ""
+        print(f"device      {describe_device(device)}, {how}")
         print(
             f"data        train {len(data.train_ids):,} ids, validation "
             f"{len(data.validation_ids):,}, vocabulary {config.vocab_size}"
@@ -73,6 +81,9 @@ class TrainReport:
             f"{self.model.parameter_count():,} parameters"
         )
         accumulated = f" x {settings.accumulation_steps}" if settings.accumulation_steps > 1 else ""
+        if settings.processes > 1:
+            accumulated = f" x {settings.processes} processes{accumulated}"
+            self._print_processes(rows)
         print(
             f"step        {settings.batch_size} x {config.block_size}{accumulated} = "
             f"{tokens:,} tokens; {settings.max_steps:,} steps are {epochs:.2f} epochs"
@@ -84,6 +95,15 @@ class TrainReport:
         sys.stdout.flush()
         if sys.stderr.isatty():
             self.bar = tqdm(total=settings.max_steps, initial=resumed_step, unit="step")
+
+    def _print_processes(self, rows: Sequence[Tensor]) -> None:
+        """Show what each process reads: they must differ, or they all do the same work."""
+        samples = [self.data.tokenizer.decode(row[:SAMPLE_LENGTH]) for row in rows]
+        print(f"processes   {len(rows)}, each with rows of its own; the first of each begins")
+        for rank, sample in enumerate(samples[:PROCESSES_SHOWN]):
+            print(f"            {rank:>3} {sample!a}")
+        if len(rows) > PROCESSES_SHOWN:
+            print(f"            and {len(rows) - PROCESSES_SHOWN} more")
 
     def on_step(self, report: StepReport) -> None:
         """Print a line for an evaluation; move the bar for every update."""
@@ -104,6 +124,23 @@ class TrainReport:
                 f"norm {report.grad_norm:.2f}  {report.tokens_per_second:,.0f} tokens/s"
             )
 
+    def on_warning(self, text: str) -> None:
+        """Print what a person must see now, whether or not standard output goes to a file."""
+        lines = textwrap.wrap(
+            f"[WARN] {text}",
+            LINE_LENGTH,
+            subsequent_indent="       ",
+            break_long_words=False,  # a path that is cut cannot be copied
+            break_on_hyphens=False,
+        )
+        tqdm.write("\n".join(lines), file=sys.stderr)
+        sys.stderr.flush()
+
+    def on_event(self, event: object) -> None:
+        """Print what the monitor has to say, above the bar."""
+        tqdm.write(str(event), file=sys.stderr)
+        sys.stderr.flush()
+
     def print_summary(self, trainer: Trainer, reason: str) -> None:
         """Say how the run ended, what the losses mean and where the checkpoints are."""
         state = trainer.state
@@ -117,7 +154,7 @@ class TrainReport:
                 f"{state.best_validation_loss:.4f}: {path}"
             )
             if reason in ("finished", "early"):
-                self._print_whole_split(path)
+                self._print_whole_split(path, state.best_step)
             print(describe_gap(trainer))
         print(describe_clipping(trainer))
         if reason in ("interrupted", "paused"):
@@ -133,11 +170,16 @@ class TrainReport:
             f"{math.log(V):.3f} {verdict}"
         )
 
-    def _print_whole_split(self, path: Path) -> None:
+    def _print_whole_split(self, path: Path, step: int) -> None:
         """Measure the best checkpoint on every validation token, through the file just written."""
         device = next(self.model.parameters()).device
-        best = load_checkpoint(path, tokenizer=self.data.tokenizer, device=device).model
-        loss = evaluate(best, self.data.validation_ids)
+        best = None  # where a run goes on in another folder, or somebody has removed files
+        if path.exists():
+            best = load_checkpoint(path, tokenizer=self.data.tokenizer, device=device)
+        if best is None or best.step != step:
+            print(f"            which does not hold step {step:,} (removed, or in another folder)")
+            return
+        loss = evaluate(best.model, self.data.validation_ids)
         print(
             f"whole       validation loss {loss:.4f} over all "
             f"{len(self.data.validation_ids) - 1:,} tokens of the validation split"

@@ -7,11 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
+from minigpt._training_state import evaluation_rows
 from minigpt.model import MiniGPT
+
+if TYPE_CHECKING:  # generation needs no torch.distributed
+    from minigpt.parallel import Team
 
 
 @contextmanager
@@ -32,7 +37,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 @torch.no_grad()
 def evaluate(
-    model: MiniGPT, ids: Tensor, *, batch_size: int = 64, max_windows: int | None = None
+    model: MiniGPT, ids: Tensor, *, batch_size: int | None = None, max_windows: int | None = None
 ) -> float:
     """Return the mean cross-entropy of `model` on `ids`, in nats per token.
 
@@ -40,12 +45,14 @@ def evaluate(
     overlap, so all N - 1 next tokens are scored once, each with the same weight; the window at
     the end may be shorter. With `max_windows`, that many full windows, spread evenly over the
     ids, stand for all of them: the same ones in every call, so that two losses can be compared.
+    batch_size: windows read at once; None takes `evaluation_rows`.
     Weights, modes, gradients and random states stay as they were.
     Raises ValueError when ids hold no pair of tokens.
     """
     if ids.ndim != 1 or len(ids) < 2:
         raise ValueError(f"ids must have shape (N,) with N >= 2, got {tuple(ids.shape)}")
     T = model.config.block_size
+    batch_size = batch_size or evaluation_rows(T, model.config.vocab_size)
     device = next(model.parameters()).device
     loss_sum, token_count = 0.0, 0
     with evaluation_mode(model):
@@ -56,6 +63,23 @@ def evaluate(
             loss_sum += float(loss) * count
             token_count += count
     return loss_sum / token_count
+
+
+def evaluate_splits(
+    model: MiniGPT, validation_ids: Tensor, train_ids: Tensor, *, max_windows: int, team: Team
+) -> list[float]:
+    """Return validation and training loss, measured in the same way so that they compare.
+
+    max_windows: of each split; 0 reads the whole validation split and as much of the other.
+    team: of several processes two measure one each, and every process must call.
+    """
+    losses = [0.0, 0.0]
+    if team.is_first:
+        losses[0] = evaluate(model, validation_ids, max_windows=max_windows or None)
+    if team.rank == min(1, team.size - 1):
+        as_many = max(1, window_count(validation_ids, model.config.block_size))
+        losses[1] = evaluate(model, train_ids, max_windows=max_windows or as_many)
+    return team.total(losses)
 
 
 def window_count(ids: Tensor, block_size: int) -> int:

@@ -7,6 +7,10 @@ so when the window slides every kept token gets another position and the keys of
 change. The window is then computed anew, because a cache with old positions would be another,
 wrong model.
 
+How often the window slides is a choice. By one token, as everybody does it, every new token costs
+a whole block. By half a block, it costs one every block_size / 2 tokens, and the model sees between
+half a block and a whole one before each token; its predictions for that context are exact.
+
 Shapes: B batch, T0 prompt tokens, n new tokens, V vocabulary.
 """
 
@@ -35,6 +39,8 @@ def generate(
     greedy: bool = False,
     generator: torch.Generator | None = None,
     use_cache: bool = True,
+    slide_by: int = 1,
+    known_ids: int | None = None,
 ) -> Tensor:
     """Return the prompt and max_new_tokens more: (B, T0 + n), int64.
 
@@ -46,6 +52,11 @@ def generate(
     generator: where random numbers come from, torch's global one if None. With a generator, or
         when nothing is drawn, the global random state stays as it was.
     use_cache: False runs a full forward for every token, for a model whose forward takes no cache.
+    slide_by: how many of the oldest tokens the window drops when a block is full, in 1..block_size.
+        1 always keeps the last block_size tokens; s keeps block_size - s + 1 to block_size of them,
+        and is faster beyond the block by a factor that grows with s.
+    known_ids: only ids below it are drawn, all V if None; a vocabulary padded to a round number
+        has ids that no tokenizer can decode. top_k is then at most this number.
     Computes in eval mode and without gradients; every submodule gets its own mode back.
     Raises ValueError for input or settings out of range, FloatingPointError for NaN logits.
     """
@@ -56,15 +67,22 @@ def generate(
 
     temperature = 0.0 if greedy else temperature
     _require_input(token_ids, max_new_tokens, model.config.vocab_size)
-    _require_settings(temperature, top_k, top_p, repetition_penalty, model.config.vocab_size)
+    known_ids = _known_ids(known_ids, model.config.vocab_size)
+    _require_settings(temperature, top_k, top_p, repetition_penalty, known_ids)
+    _require_slide(slide_by, model.config.block_size)
     B, T0 = token_ids.shape
     ids = torch.empty((B, T0 + max_new_tokens), dtype=torch.int64, device=token_ids.device)
     ids[:, :T0] = token_ids
-    cache = _make_cache(model, token_ids) if use_cache else None
+    start = max(0, T0 - model.config.block_size)  # of the window that is read
+    cache = _make_cache(model, ids[:, start:T0]) if use_cache else None
     with torch.no_grad(), evaluation_mode(model):
         for end in range(T0, T0 + max_new_tokens):
-            logits = _last_logits(model, ids[:, :end], cache)  # (B, V)
+            if end - start > model.config.block_size:
+                start += slide_by
+                cache = _make_cache(model, ids[:, start:end]) if use_cache else None
+            logits = _last_logits(model, ids[:, start:end], cache)  # (B, V)
             logits = apply_repetition_penalty(logits, ids[:, :end], repetition_penalty)
+            logits = logits[:, :known_ids]
             probabilities = next_token_probabilities(logits, temperature, top_k, top_p)
             if temperature == 0:  # nothing to draw, so no generator moves
                 ids[:, end] = probabilities.argmax(dim=-1)
@@ -73,23 +91,23 @@ def generate(
     return ids
 
 
-def _make_cache(model: MiniGPT, token_ids: Tensor) -> KeyValueCache | None:
-    """Return an empty cache, or None when the prompt leaves no room in the block."""
+def _make_cache(model: MiniGPT, window: Tensor) -> KeyValueCache | None:
+    """Return an empty cache, or None when the window fills the block: the next token moves it."""
     from minigpt.model import KeyValueCache
 
-    B, T0 = token_ids.shape
-    if model.config.block_size <= T0:
+    B, T = window.shape
+    if model.config.block_size <= T:
         return None
     dtype = next(model.parameters()).dtype
-    return KeyValueCache(model.config, B, device=token_ids.device, dtype=dtype)
+    return KeyValueCache(model.config, B, device=window.device, dtype=dtype)
 
 
-def _last_logits(model: MiniGPT, ids: Tensor, cache: KeyValueCache | None) -> Tensor:
-    """Return (B, V): the logits after the last token of ids (B, T), read in one block."""
-    if cache is None or ids.shape[1] > model.config.block_size:
-        logits, _ = model(ids[:, -model.config.block_size :])
+def _last_logits(model: MiniGPT, window: Tensor, cache: KeyValueCache | None) -> Tensor:
+    """Return (B, V): the logits after the last token of a window (B, T), T <= block_size."""
+    if cache is None:
+        logits, _ = model(window)
     else:
-        logits, _ = model(ids[:, cache.length :], cache=cache)
+        logits, _ = model(window[:, cache.length :], cache=cache)
     return logits[:, -1]
 
 
@@ -123,6 +141,19 @@ def _require_settings(
     from minigpt.sampling import require_sampling_settings
 
     require_sampling_settings(temperature, top_k, top_p, penalty, vocab_size=vocab_size)
+
+
+def _known_ids(known_ids: int | None, vocab_size: int) -> int:
+    if known_ids is None:
+        return vocab_size
+    if not 1 <= known_ids <= vocab_size:
+        raise ValueError(f"known_ids must be in 1..{vocab_size}, got {known_ids}")
+    return known_ids
+
+
+def _require_slide(slide_by: int, block_size: int) -> None:
+    if not 1 <= slide_by <= block_size:
+        raise ValueError(f"slide_by must be in 1..{block_size}, the block size, got {slide_by}")
 
 
 class _CallableModule(ModuleType):

@@ -18,6 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from minigpt.attention import attend
+
 INIT_STD = 0.02  # GPT-2 (Radford et al. 2019) and its released code: N(0, 0.02)
 IGNORE_INDEX = -100  # torch's own default in cross_entropy: a target that is not scored
 
@@ -120,16 +122,8 @@ class CausalSelfAttention(nn.Module):
         )
         if cache is not None:
             keys, values = cache.extend(layer, keys, values)
-        mixed = functional.scaled_dot_product_attention(
-            queries,
-            keys,
-            values,
-            # With a cache the first query is not the first key: `is_causal` aligns both at 0, so
-            # it is right only when nothing was read before; one new token may read everything.
-            attn_mask=_cached_mask(T, keys.shape[2], x.device) if 1 < T < keys.shape[2] else None,
-            dropout_p=self.dropout if self.training else 0.0,
-            is_causal=keys.shape[2] == T and T > 1,
-        )  # (B, H, T, D)
+        dropout = self.dropout if self.training else 0.0
+        mixed = attend(queries, keys, values, dropout=dropout)  # (B, H, T, D)
         merged = mixed.transpose(1, 2).reshape(B, T, C)
         return self.output_dropout(self.output(merged))
 
@@ -246,9 +240,3 @@ class MiniGPT(nn.Module):
                 f"targets must have the shape of token_ids, {tuple(token_ids.shape)}, "
                 f"got {tuple(targets.shape)}"
             )
-
-
-def _cached_mask(new_count: int, total_count: int, device: torch.device) -> Tensor:
-    """Return (T, S) bool: True where one of T new queries may read one of S keys."""
-    queries = torch.arange(total_count - new_count, total_count, device=device)
-    return torch.arange(total_count, device=device) <= queries[:, None]

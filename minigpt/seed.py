@@ -31,6 +31,14 @@ def set_seed(seed: int) -> None:
     torch.manual_seed(seed)  # covers the CPU, and queues the seed for CUDA and MPS
 
 
+def mix_seed(*numbers: int) -> int:
+    """Return a seed that depends on all numbers (each >= 0) and on their order.
+
+    torch's CPU generator keeps 32 bits of its seed, so (seed, step) cannot be packed into one.
+    """
+    return int(np.random.SeedSequence(numbers).generate_state(1)[0])
+
+
 def random_states() -> dict[str, Tensor]:
     """Return the state of every global generator as a flat dictionary of uint8 tensors.
 

@@ -13,6 +13,7 @@ Shapes: N characters of a text, V characters in the vocabulary.
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 from array import array
@@ -32,7 +33,8 @@ from minigpt.fingerprint import tokenizer_fingerprint
 IntArray = npt.NDArray[np.integer[Any]]
 
 SHORT_LENGTH = 256  # below about this many characters a plain loop is faster than NumPy
-BLOCK_LENGTH = 65_536  # characters at a time: what is in work fits the processor's cache
+BLOCK_LENGTH = 32_768  # characters at a time: what is in work fits the processor's cache
+BYTE_IDS = 256  # a list of ids below it goes through `bytes`, the quickest way out of a list
 CONTEXT_LENGTH = 10  # characters shown on each side of an unknown one
 
 
@@ -58,6 +60,9 @@ class CharTokenizer:
         # Latin-1 is the code points 0..255 in one byte each: a quarter of the memory to write.
         latin = max(self._chars) <= "\xff"
         self._codec, code_type = ("latin-1", "u1") if latin else ("utf-32-le", "<u4")
+        # Python decodes bytes with a table of up to 256 characters: a list of ids, for example.
+        few = len(self._chars) <= BYTE_IDS
+        self._byte_table = "".join(self._chars) if few else None
         self._code_points = np.array([ord(char) for char in self._chars], dtype=code_type)  # (V,)
 
     @classmethod
@@ -106,21 +111,21 @@ class CharTokenizer:
 
         Nothing is skipped or replaced: `decode(encode(text)) == text`, always.
         """
-        _require_text(text)
-        if len(text) > SHORT_LENGTH:
-            ids: list[int] = self._encode_array(text).tolist()
-            return ids
-        try:
-            return [self._id_of[char] for char in text]
-        except KeyError:
-            raise self._unknown_character(text, start=0) from None
+        if isinstance(text, str) and len(text) <= SHORT_LENGTH:
+            try:
+                return list(map(self._id_of.__getitem__, text))  # faster than a comprehension
+            except KeyError:
+                raise self._unknown_character(text, start=0) from None
+        ids = self._encode_array(text)
+        if self.vocab_size <= BYTE_IDS:
+            return list(ids.astype(np.uint8).tobytes())
+        return ids.tolist()
 
     def encode_tensor(self, text: str) -> Tensor:
         """Return the ids of `text` as an int64 tensor of shape (N,): the way to take for a corpus.
 
         Raises `UnknownCharacterError` (a `KeyError`) as `encode` does.
         """
-        _require_text(text)
         return torch.from_numpy(self._encode_array(text))
 
     def decode(self, ids: Tensor | IntArray | Sequence[int]) -> str:
@@ -129,10 +134,10 @@ class CharTokenizer:
         Raises `IndexError` for an id outside 0..V-1 (a negative one too: it would silently count
         from the end), `ValueError` for more than one dimension, `TypeError` for other types.
         """
-        if isinstance(ids, list) and len(ids) <= SHORT_LENGTH and min(ids, default=0) >= 0:
+        if isinstance(ids, list) and self._byte_table is not None:
             try:
-                return "".join([self._chars[index] for index in ids])
-            except IndexError:
+                return codecs.charmap_decode(bytes(ids), "strict", self._byte_table)[0]
+            except (ValueError, TypeError):  # an id out of range, or none
                 pass  # the path below reports it
         return self._decode_array(_to_array(ids))
 
@@ -164,6 +169,7 @@ class CharTokenizer:
         return f"CharTokenizer({len(self)} characters, fingerprint {self.fingerprint[:12]}...)"
 
     def _encode_array(self, text: str) -> npt.NDArray[np.int64]:
+        _require_text(text)
         ids = np.empty(len(text), dtype=np.int64)  # (N,)
         for start in range(0, len(text), BLOCK_LENGTH):
             # Surrogates pass here so that they are reported as unknown, like any other stranger.

@@ -13,35 +13,35 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
+import warnings
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from minigpt._training_log import TrainingLog
+from minigpt._run_files import RunFiles
 from minigpt._training_state import (
-    BEST_NAME,
-    LAST_NAME,
-    LOG_NAME,
     NonFiniteError,
     SaveError,
     StepReport,
     TrainSettings,
     TrainState,
 )
+from minigpt._watcher import Watcher
 from minigpt.batches import get_batch
 from minigpt.checkpoint import Checkpoint, save_checkpoint
-from minigpt.evaluate import evaluate, window_count
+from minigpt.evaluate import evaluate_splits
 from minigpt.model import MiniGPT
 from minigpt.optimizer import make_optimizer
-from minigpt.schedule import learning_rate_at
-from minigpt.seed import random_states, restore_random_states
+from minigpt.parallel import ALONE, Team
+from minigpt.seed import mix_seed, random_states, restore_random_states
+from minigpt.speed import compile_model, matmul_precision
 from minigpt.tokenizer import CharTokenizer
-from minigpt.update import Update, update_weights
+from minigpt.update import Update, first_bad_gradient, forward_precision, update_weights
+
+CLOCK_SECONDS = 1e-7  # the resolution of a coarse clock: an update is not made in no time
 
 __all__ = ["NonFiniteError", "SaveError", "StepReport", "TrainSettings", "TrainState", "Trainer"]
 
@@ -53,6 +53,10 @@ class Trainer:
     on_step: called after each update, and once before the first, with a `StepReport`.
     should_stop: asked between updates; True saves and ends the run, ready to be resumed.
     checkpoint: continue from what another trainer saved; `model` must be `checkpoint.model`.
+    team: the processes that train together, each with a trainer of its own; rank 0 writes.
+    save_wait_seconds: how long the run stands still where it cannot save; see `_saving.py`.
+    on_warning: gets a sentence when that happens, and when the folder is not as it should be.
+    watcher: is told of every update and evaluation; see `_watcher.py`.
     """
 
     def __init__(
@@ -68,22 +72,40 @@ class Trainer:
         on_step: Callable[[StepReport], None] = lambda report: None,
         should_stop: Callable[[], bool] = lambda: False,
         checkpoint: Checkpoint | None = None,
+        team: Team = ALONE,
+        save_wait_seconds: float = 300.0,
+        on_warning: Callable[[str], None] = warnings.warn,
+        watcher: Watcher | None = None,
     ) -> None:
+        if settings.processes != team.size:
+            raise ValueError(f"processes must be {team.size}, got {settings.processes}")
         self.model, self.tokenizer, self.settings = model, tokenizer, settings
         self.train_ids, self.validation_ids = train_ids, validation_ids
         self.folder = Path(folder)
         self.corpus_fingerprint = corpus_fingerprint
         self.on_step, self.should_stop = on_step, should_stop
+        self.watcher = watcher
         self.device = next(model.parameters()).device
+        self.team, self._stop_agreed = team, False
+        # The same parameters; steps go through this one. Compiled inside: the wrapper itself, with
+        # accumulation, is more than torch 2.13 can trace.
+        self._shared_model = team.wrap(compile_model(model) if settings.compiled else model)
         self.optimizer = make_optimizer(
             model,
             learning_rate=settings.learning_rate,
             betas=(settings.beta1, settings.beta2),
             weight_decay=settings.weight_decay,
         )
-        self.log = TrainingLog(self.folder / LOG_NAME)
         self.state = TrainState()
-        self.last_good: tuple[Path, int] | None = None
+        self.files = RunFiles(
+            self.folder,
+            team,
+            wait_seconds=save_wait_seconds,
+            should_stop=should_stop,
+            on_warning=on_warning,
+        )
+        self.log = self.files.log
+        self._cut_at: int | None = None  # the step that an exception left half-made
         self._seconds = 0.0  # spent in updates, and the tokens of them, since the last log row
         self._tokens = 0
         self._generator = torch.Generator()
@@ -97,18 +119,41 @@ class Trainer:
         "finished": max_steps are made. "early": patience is used up. "interrupted": should_stop
         said so. "paused": `stop_after` steps are made, counted from the beginning of the run.
         In all cases `mini_gpt_last` holds the state at the end.
-        Raises NonFiniteError, or SaveError; both leave the last good checkpoint where it is.
+        Raises FolderBusyError when another trainer writes there. Raises NonFiniteError, or
+        SaveError; both leave the last good checkpoint where it is. Of a team every process raises
+        the NonFiniteError; for the others, PeerError tells of the one that could not go on.
         """
-        settings, state = self.settings, self.state
-        self._start_log()
-        self.model.train()
-        if self._random_states is not None:
-            restore_random_states(self._random_states)
+        if self._cut_at is not None:
+            raise RuntimeError(
+                f"this trainer was interrupted inside of step {self._cut_at} and may be half-way "
+                f"through it; make a new one. {self.files.where_to_go_on()}"
+            )
+        with ExitStack() as stack:
+            stack.enter_context(matmul_precision(self.settings.matmul_precision))
+            with self.team.united():
+                if self.team.is_first:
+                    stack.enter_context(self.files.locked())
+            if self._random_states is not None:
+                restore_random_states(self._random_states)
+            self.files.start(self.state, self._write_checkpoint)
             self._random_states = None
+            self._cut_at = self.state.step + 1
+            try:
+                reason = self._run(stop_after)
+            except SaveError:  # the state is whole, and saved first when the user runs it again
+                self._cut_at = None
+                raise
+            self._cut_at = None
+        return reason
+
+    def _run(self, stop_after: int | None) -> str:
+        settings, state = self.settings, self.state
+        self.model.train()
         if state.step == 0:
             self._evaluate()  # evaluation itself is proved to work before hours go into training
             self._report(StepReport(step=0, validation_loss=state.validation_loss), logged=True)
         while (reason := self._reason_to_stop(stop_after)) is None:
+            self._cut_at = state.step + 1
             start = time.perf_counter()
             report = self.update()
             self._seconds += time.perf_counter() - start
@@ -118,12 +163,12 @@ class Trainer:
             report = dataclasses.replace(
                 report,
                 validation_loss=state.validation_loss if due else None,
-                tokens_per_second=self._tokens / self._seconds,
+                tokens_per_second=self._tokens / max(self._seconds, CLOCK_SECONDS),
             )
             self._report(report, logged=due or state.step % settings.log_every == 0)
             if due:
                 self._save(best=state.best_step == state.step)
-        if self.last_good != (self.folder / LAST_NAME, state.step):
+        if not self.files.holds(state.step):
             self._save(best=False)
         return reason
 
@@ -132,16 +177,16 @@ class Trainer:
         """The share of updates whose gradient was scaled down, from 0 to 1."""
         return self.state.clipped_steps / self.state.step if self.state.step else 0.0
 
-    @property
-    def _block_size(self) -> int:
-        return self.model.config.block_size
+    def coming_row(self) -> Tensor:
+        """Return (T,) ids: the first row that this process reads for the coming update."""
+        return self._batch(self.team.rank)[0][0]
 
     def _reason_to_stop(self, stop_after: int | None) -> str | None:
         if self.state.step >= self.settings.max_steps:
             return "finished"
         if 0 < self.settings.patience <= self.state.evaluations_without_gain:
             return "early"
-        if self.should_stop():
+        if self._stop_agreed if self.team.size > 1 else self.should_stop():
             return "interrupted"
         if stop_after is not None and self.state.step >= stop_after:
             return "paused"
@@ -150,27 +195,30 @@ class Trainer:
     def update(self) -> StepReport:
         """Make one update: nothing non-finite ever reaches the weights."""
         settings, state = self.settings, self.state
-        rate = learning_rate_at(
-            state.step,
-            peak=settings.learning_rate,
-            warmup_steps=settings.warmup_steps,
-            max_steps=settings.max_steps,
-            floor=settings.min_learning_rate,
-        )
+        rate = settings.rate_after(state.step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
+        self.team.reseed(settings.seed, state.step)
+        first, every = self.team.rank, self.team.size  # parts of an update go round the ranks
+        parts = [self._batch(first + every * part) for part in range(settings.accumulation_steps)]
+        if self.watcher is not None and len(parts) == 1:  # else the last comes after other draws
+            self.watcher.begin(*parts[-1])
         update = update_weights(
-            self.model,
+            self._shared_model,
             self.optimizer,
-            [self._batch(part) for part in range(settings.accumulation_steps)],
+            parts,
             clip_norm=settings.clip_norm,
-            precision=self._precision,
+            precision=forward_precision(settings.dtype, self.device),
+            stop=self.team.size > 1 and self.should_stop(),
         )
+        self._stop_agreed = update.stop
+        if self.watcher is not None:
+            self._tell(self.watcher, update, rate, parts[-1])
         if not update.made:
             raise self._non_finite(update, rate)
         state.step += 1
         state.clipped_steps += update.clipped
-        self._tokens += settings.batch_size * settings.accumulation_steps * self._block_size
+        self._tokens += settings.rows_per_update * self.model.config.block_size
         return StepReport(
             step=state.step,
             train_loss=update.loss,
@@ -179,97 +227,81 @@ class Trainer:
             clipped=update.clipped,
         )
 
+    def _tell(
+        self, watcher: Watcher, update: Update, rate: float, batch: tuple[Tensor, Tensor]
+    ) -> None:
+        watcher.step(
+            update.loss,
+            self.model,
+            self.optimizer,
+            inputs=batch[0],
+            targets=batch[1],
+            learning_rate=rate,
+            grad_norm=update.grad_norm,
+            clipped=update.clipped,
+            step=self.state.step + 1,
+        )
+
     def _batch(self, part: int) -> tuple[Tensor, Tensor]:
-        """Return (inputs, targets), (B, T) each: batch number `part` of the coming update."""
-        # torch's CPU generator keeps 32 bits of its seed, so the three numbers are mixed first.
-        seeds = np.random.SeedSequence((self.settings.seed, self.state.step, part))
-        self._generator.manual_seed(int(seeds.generate_state(1)[0]))
+        """Return (inputs, targets), (B, T) each: batch number `part` of the coming update.
+
+        The number counts over all processes, so N of them with A parts each read what one process
+        reads with A * N parts.
+        """
+        self._generator.manual_seed(mix_seed(self.settings.seed, self.state.step, part))
         return get_batch(
             self.train_ids,
             self.settings.batch_size,
-            self._block_size,
+            self.model.config.block_size,
             self.device,
             self._generator,
         )
 
-    def _precision(self) -> AbstractContextManager[Any]:
-        if self.settings.dtype == "float32":
-            return nullcontext()
-        return torch.autocast(self.device.type, dtype=torch.bfloat16)
-
     def _evaluate(self) -> None:
         """Measure both losses in the same way, in float32, and judge the validation loss."""
-        state = self.state
-        windows = self.settings.evaluation_windows
-        losses = [
-            evaluate(self.model, self.validation_ids, max_windows=windows or None),
-            evaluate(
+        state, watcher = self.state, self.watcher
+        with nullcontext() if watcher is None else watcher.evaluating(self.model):
+            losses = evaluate_splits(
                 self.model,
+                self.validation_ids,
                 self.train_ids,
-                max_windows=windows or max(1, window_count(self.validation_ids, self._block_size)),
-            ),
-        ]
+                max_windows=self.settings.evaluation_windows,
+                team=self.team,
+            )
+        if watcher is not None:
+            watcher.evaluation(*losses)
         if not all(math.isfinite(loss) for loss in losses):
             raise NonFiniteError(
                 f"the evaluation at step {state.step} gave validation loss {losses[0]} and "
-                f"training loss {losses[1]}; nothing was saved. {self._where_to_go_on()}"
+                f"training loss {losses[1]}; nothing was saved. {self.files.where_to_go_on()}"
             )
-        state.validation_loss, state.training_loss = losses
-        if state.step == 0:
-            return  # the untrained model is a baseline, no candidate for the best
-        if state.best_validation_loss is None or losses[0] < state.best_validation_loss:
-            state.best_validation_loss, state.best_step = losses[0], state.step
-            state.evaluations_without_gain = 0
-        else:
-            state.evaluations_without_gain += 1
+        state.judge(*losses)
 
     def _non_finite(self, update: Update, rate: float) -> NonFiniteError:
-        bad = next(
-            (
-                f", first in {name}"
-                for name, parameter in self.model.named_parameters()
-                if parameter.grad is not None and not bool(parameter.grad.isfinite().all())
-            ),
-            "",
-        )
+        name = first_bad_gradient(self.model)
+        bad = "" if name is None else f", first in {name}"
         return NonFiniteError(
             f"update {self.state.step + 1} got loss {update.loss:g} and gradient norm "
             f"{update.grad_norm:g}{bad}, at learning rate {rate:g}; it was not made. "
-            f"Last finite step: {self.state.step}. {self._where_to_go_on()} "
+            f"Last finite step: {self.state.step}. {self.files.where_to_go_on()} "
             "Then try a lower learning rate or a longer warm-up"
         )
 
-    def _where_to_go_on(self) -> str:
-        if self.last_good is None:
-            return "There is no checkpoint of this run yet."
-        path, step = self.last_good
-        return f"Last good checkpoint: {path} (step {step})."
-
     def _report(self, report: StepReport, *, logged: bool) -> None:
         if logged:
-            try:
-                self.log.append(dataclasses.asdict(report))
-            except OSError as error:
-                raise self._save_error(self.log.path, error) from error
+            self.files.log_row(report)
             self._seconds, self._tokens = 0.0, 0
         self.on_step(report)
 
     def _save(self, *, best: bool) -> None:
-        """Write the state to mini_gpt_last, and to mini_gpt_best where it is the best so far."""
         if not all(bool(p.isfinite().all()) for p in self.model.parameters()):
             raise NonFiniteError(
                 f"the weights after step {self.state.step} are not finite; nothing was saved. "
-                f"{self._where_to_go_on()} Then try a lower learning rate"
+                f"{self.files.where_to_go_on()} Then try a lower learning rate"
             )
-        for name in (BEST_NAME, LAST_NAME) if best else (LAST_NAME,):
-            path = self.folder / name
-            try:
-                self._write(path)
-            except OSError as error:
-                raise self._save_error(path, error) from error
-            self.last_good = (path, self.state.step)
+        self.files.save(self.state.step, self._write_checkpoint, best=best)
 
-    def _write(self, path: Path) -> None:
+    def _write_checkpoint(self, path: Path) -> None:
         state = self.state
         save_checkpoint(
             path,
@@ -284,21 +316,10 @@ class Trainer:
             trainer_state={
                 "settings": dataclasses.asdict(self.settings),
                 "state": dataclasses.asdict(state),
+                "log": self.files.log_digest,
             },
             random_states=random_states(),
         )
-
-    def _save_error(self, path: Path, error: OSError) -> SaveError:
-        return SaveError(
-            f"cannot write {path} at step {self.state.step}: {error.strerror or error}. "
-            f"{self._where_to_go_on()} Make room or choose another folder, then --resume"
-        )
-
-    def _start_log(self) -> None:
-        try:
-            self.log.start_at(self.state.step or -1)
-        except OSError as error:
-            raise self._save_error(self.log.path, error) from error
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         """Take over counters, optimizer and random states; `ValueError` when one does not fit."""
@@ -311,4 +332,4 @@ class Trainer:
             raise ValueError(f"{checkpoint.path} cannot be resumed: {reason}") from error
         checkpoint.restore_optimizer(self.optimizer)
         self._random_states = checkpoint.random_states  # used when the run starts
-        self.last_good = (checkpoint.path, checkpoint.step)
+        self.files.go_on_from(checkpoint)

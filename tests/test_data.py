@@ -21,8 +21,8 @@ CHECKS = (
     *("environment", "files", "roundtrip", "fingerprint", "range", "text", "split", "shift"),
     *("batches", "modes", "shapes", "forward_hooks", "loss", "initial_loss"),
     *("batch_independence", "causal_independence", "prefix", "positions", "context", "padding"),
-    *("gradients", "optimizer", "training_step", "accumulation", "schedule", "evaluation"),
-    *("checkpoint", "resume", "generation", "sampling", "overfit", "honesty"),
+    *("gradients", "optimizer", "training_step", "accumulation", "distributed", "schedule"),
+    *("evaluation", "checkpoint", "resume", "generation", "sampling", "overfit", "honesty"),
 )
 CHECK_PARTS = ("Why it matters.", "How it is measured.", "How to read it.", "What it cannot see.")
 HEADING = re.compile(r" (?P<left>=(?: =){0,2}) (?P<title>[^=]*[^= ]) (?P<right>=(?: =){0,2}) ")

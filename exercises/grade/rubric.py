@@ -60,6 +60,8 @@ from exercises.isolation.limits import MIB, Limits
 from minigpt._cli import CommandError, describe_error
 
 FILE_BYTES_MAX = 1_000_000
+# a model computes in a process of its own, and what forks has to hold its code
+MODEL_CHECKS = tuple(name for name, row in CATALOG.items() if not row.forks)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +73,7 @@ class Rubric:
 
     items: tuple[Item, ...] = ()
     questions: tuple[Question, ...] = ()
-    model_checks: tuple[str, ...] = tuple(CATALOG)
+    model_checks: tuple[str, ...] = MODEL_CHECKS
     due: Due | None = None
     limits: Mapping[str, float] = field(
         default_factory=lambda: {name: float(limit[0]) for name, limit in LIMITS.items()}
@@ -157,7 +159,7 @@ def parse_rubric(content: bytes, file: str = "rubric.toml") -> Rubric:
     rubric = Rubric(
         items=read_items(root, questions),
         questions=questions,
-        model_checks=root.table("model").names("checks", CATALOG),
+        model_checks=root.table("model").names("checks", MODEL_CHECKS),
         due=read_due(root),
         limits=read_limits(root.table("limits")),
         seeds=read_seeds(root.table("grading")),

@@ -1,16 +1,19 @@
-"""`python -m minigpt.train`: the command, with everything checked before its first step.
+"""`python -m minigpt.train`: the command, checked before its first step and watched after it.
 
 The one place here that knows the checks: what is about to train is described to them part by part.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from minigpt._cli import CheckFailedError, run_command
 from minigpt.train import main
 
 if TYPE_CHECKING:  # --help must not wait for torch
+    from diagnostics import TrainingMonitor
     from minigpt._train_data import TrainData
     from minigpt._training_state import TrainSettings
     from minigpt.model import MiniGPT
@@ -43,5 +46,28 @@ def preflight(model: MiniGPT, data: TrainData, settings: TrainSettings) -> None:
         )
 
 
+def make_monitor(
+    model: MiniGPT,
+    data: TrainData,
+    settings: TrainSettings,
+    folder: Path,
+    on_event: Callable[[object], None],
+) -> TrainingMonitor:
+    """Return the monitor of this run; a post-mortem goes into `folder`."""
+    from diagnostics import TrainingMonitor
+    from diagnostics.monitor import unigram_entropy
+    from minigpt.update import forward_precision
+
+    return TrainingMonitor(
+        model,
+        unigram_entropy=unigram_entropy(data.train_ids),
+        schedule=settings.rate_after,
+        clip_norm=settings.clip_norm or None,
+        on_event=on_event,
+        folder=folder,
+        precision=forward_precision(settings.dtype, next(model.parameters()).device),
+    )
+
+
 if __name__ == "__main__":
-    raise SystemExit(run_command(lambda: main(preflight=preflight)))
+    raise SystemExit(run_command(lambda: main(preflight=preflight, make_watcher=make_monitor)))

@@ -11,18 +11,25 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from _timing import compare, print_comparisons
+from _timing import Comparison, compare, print_comparisons
 from torch import Tensor
 
 from minigpt.batches import get_batch
 
 DATA_LENGTH = 1_000_000
+GOAL = 0.10
 SHAPES = {"debug": (8, 32), "cpu": (12, 64), "large": (64, 256)}
 
 
 def main() -> None:
-    """Compare at three shapes, from a tensor and from a mapped file."""
+    """Print the table."""
     torch.set_num_threads(1)
+    print_comparisons(comparisons())
+
+
+def comparisons(*, quick: bool = False) -> list[Comparison]:
+    """Compare at three shapes, from a tensor and from a mapped file."""
+    rounds = 31 if quick else 301
     data = torch.randint(65, (DATA_LENGTH,))
     rows = []
     with tempfile.TemporaryDirectory() as folder:
@@ -43,12 +50,12 @@ def main() -> None:
             def slices_mapped(B: int = B, T: int = T) -> object:
                 return stack_of_mapped_slices(mapped, B, T)
 
-            size = f"{name} {B} x {T}"
-            rows.append(compare(f"{size}: tensor / slices", ours, slices, rounds=301))
-            rows.append(
-                compare(f"{size}: mapped / mapped slices", ours_mapped, slices_mapped, rounds=301)
-            )
-    print_comparisons(rows)
+            size = f"batch {name} {B} x {T}"
+            rows += [
+                compare(f"{size} / slices", ours, slices, rounds=rounds, repeats=10, goal=GOAL),
+                compare(f"{size}, mapped / slices", ours_mapped, slices_mapped, rounds=rounds),
+            ]
+    return rows
 
 
 def stack_of_slices(data: Tensor, B: int, T: int) -> tuple[Tensor, Tensor]:

@@ -1,8 +1,9 @@
 """One step of our trainer against the loop that most tutorials write, and against peers.
 
-Run by hand: `python tests/benchmarks/bench_training_step.py [highest|high|medium]`; the argument is
-what our command is given as --matmul-precision, the peers keep torch's default. Every side draws a
-batch, runs forward and backward, clips to norm 1.0, steps AdamW and reads the loss.
+Run by hand: `python tests/benchmarks/bench_training_step.py [threads]`. Ours trains as
+`--matmul-precision auto` chooses on this chip, and once more under bfloat16 autocast; the peers in
+float32 with torch's defaults. Every side draws a batch, runs forward and backward, clips to norm
+1.0, steps AdamW and reads the loss.
 """
 
 from __future__ import annotations
@@ -13,42 +14,76 @@ from typing import Any
 
 import torch
 from _peers import SHAPES, make_nanogpt, make_transformers_gpt2
-from _timing import compare, print_comparisons
+from _timing import Comparison, compare, print_comparisons
 from torch import Tensor
 
 from minigpt.model import MiniGPT, MiniGPTConfig
+from minigpt.speed import bfloat16_seconds_ratio, matmul_precision, try_matmul_precision
 from minigpt.tokenizer import CharTokenizer
 from minigpt.trainer import Trainer, TrainSettings
 
 ROUNDS = {"debug": 201, "cpu": 61, "small": 7}
+GOALS = {"debug": 0.85, "cpu": 0.65, "small": 0.60}  # / nanoGPT; reached on chips with AVX-512
+BFLOAT16_GOALS = {"cpu": 0.45, "small": 0.35}
+HOPELESS = 3.0  # times as long in a layer: two rounds show it, and a large model would take minutes
 Forward = Callable[[Any, Tensor, Tensor], Tensor]
 
 
 def main() -> None:
     """Measure every shape against every peer; print the table."""
-    torch.set_num_threads(1)
-    precision = sys.argv[1] if len(sys.argv) > 1 else "highest"
+    threads = int(sys.argv[1]) if len(sys.argv) > 1 else 1
+    torch.set_num_threads(threads)
+    print_comparisons(comparisons())
+
+
+def comparisons(*, quick: bool = False) -> list[Comparison]:
+    """Compare in float32 with every peer and under bfloat16 with nanoGPT; quick: debug and cpu."""
     rows = []
     for name, (batch_size, config) in SHAPES.items():
+        if quick and name == "small":
+            continue
+        rounds = ROUNDS[name] // 5 if quick else ROUNDS[name]
         data = torch.randint(config.vocab_size, (100_000,))
+        precision = try_matmul_precision(config, batch_size * config.block_size).precision
         for peer_name, peer in make_peers(config, batch_size, data).items():
-            ours = make_ours(config, batch_size, data, precision)
-            rows.append(compare(f"{name}: {peer_name}", ours, peer, rounds=ROUNDS[name]))
-    print_comparisons(rows)
+            goal = GOALS[name] if peer_name == "nanoGPT" else None
+            ours = make_ours(config, batch_size, data, precision=precision)
+            rows.append(compare(f"step {name} / {peer_name}", ours, peer, rounds=rounds, goal=goal))
+        if name in BFLOAT16_GOALS and make_nanogpt(config) is not None:
+            rows += compare_bfloat16(name, rounds)
+    return rows
+
+
+def compare_bfloat16(name: str, rounds: int) -> list[Comparison]:
+    """Compare ours under autocast with nanoGPT in float32, where the chip lets that end."""
+    batch_size, config = SHAPES[name]
+    if bfloat16_seconds_ratio(config, batch_size * config.block_size) > HOPELESS:
+        if name == "small":
+            return []
+        rounds = 2
+    data = torch.randint(config.vocab_size, (100_000,))
+    peer = make_peers(config, batch_size, data)["nanoGPT"]
+    ours = make_ours(config, batch_size, data, dtype="bfloat16")
+    figure, goal = f"step {name}, bf16 / nanoGPT fp32", BFLOAT16_GOALS[name]
+    return [compare(figure, ours, peer, rounds=rounds, goal=goal)]
 
 
 def make_ours(
-    config: MiniGPTConfig, batch_size: int, data: Tensor, precision: str
+    config: MiniGPTConfig,
+    batch_size: int,
+    data: Tensor,
+    *,
+    precision: str = "highest",
+    dtype: str = "float32",
 ) -> Callable[[], object]:
     """Return one update of our trainer."""
     tokenizer = CharTokenizer(map(chr, range(config.vocab_size)))
-    settings = TrainSettings(max_steps=10_000, batch_size=batch_size)
+    settings = TrainSettings(max_steps=10_000, batch_size=batch_size, dtype=dtype)
     trainer = Trainer(MiniGPT(config), tokenizer, data, data, settings)
 
     def step() -> None:
-        torch.set_float32_matmul_precision(precision)
-        trainer.update()
-        torch.set_float32_matmul_precision("highest")
+        with matmul_precision(precision):
+            trainer.update()
 
     return step
 

@@ -264,6 +264,23 @@ def one_order(lab: Lab, broken: bool) -> Pipeline:
     )  # fmt: skip
 
 
+def shard_end_of_one_rank(lab: Lab, broken: bool) -> Pipeline:
+    """Each rank asks whether its own next rows fit into the shard, and not those of all ranks."""
+    T = lab.config.block_size
+    size = BATCH_SIZE * T
+    ids = lab.train_ids[: 9 * size + 1]
+
+    def rank_batches(rank: int, processes: int) -> Iterator[Pair]:
+        for start in range(0, len(ids), processes * size):
+            own = start + rank * size
+            end = own + size if broken else start + processes * size
+            if end + 1 > len(ids):
+                return
+            yield ids[own : own + size].view(-1, T), ids[own + 1 : own + size + 1].view(-1, T)
+
+    return lab.pipeline(rank_batches=rank_batches)
+
+
 ROWS: tuple[Row, ...] = (
     switched("split-after-shuffle-overlap", "split", "split.overlap", two_orders),
     switched("val-range-overlaps-default", "split", "split.ranges_overlap", two_constants),
@@ -285,11 +302,7 @@ ROWS: tuple[Row, ...] = (
         one_order,
         only_warns="Rows that were shuffled once, and are read in that order, look the same.",
     ),
-    Unseen(
-        "shard-boundary-check",
-        "It needs the loaders of all ranks: one of them alone looks like a loader that drops the "
-        "tail of a shard, which is harmless.",
-    ),
+    switched("shard-boundary-check", "distributed", "distributed.uneven", shard_end_of_one_rank),
     Unseen(
         "document-order-periodicity",
         "Reading a corpus from its first token to its last is a healthy design; what its author "

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
@@ -541,6 +543,39 @@ def narrow_loss(lab: Lab) -> Pipeline:
 # ---- several processes ------------------------------------------------------------------------
 
 
+def flag_after_forward(lab: Lab, faulty: bool = True) -> Pipeline:
+    """The flag that a wrapper reads in its forward call is set between forward and backward."""
+
+    def accumulate(model: nn.Module, optimizer: Optimizer, batches: Batches) -> Tensor:
+        optimizer.zero_grad()
+        total = torch.zeros(())
+        for number, (inputs, targets, share) in enumerate(weighed(batches)):
+            sends = number == len(batches) - 1
+            if not faulty:
+                model.require_backward_grad_sync = sends  # type: ignore[assignment]
+            loss = model(inputs, targets)[1] * share
+            if faulty:
+                model.require_backward_grad_sync = sends  # type: ignore[assignment]
+            loss.backward()
+            total += loss.detach()
+        optimizer.step()
+        return total
+
+    return lab.pipeline(accumulate=accumulate, train_step=None)
+
+
+def one_replica_renewed(lab: Lab, faulty: bool = True) -> Pipeline:
+    """Rank 0 sets up its output layer once more, after the weights were sent around."""
+
+    def replicate(model: nn.Module) -> nn.Module:
+        wrapped = DistributedDataParallel(model)
+        if faulty and dist.get_rank() == 0:
+            nn.init.normal_(list(model.parameters())[-1])
+        return wrapped
+
+    return lab.pipeline(replicate=replicate)
+
+
 def mean_over_ranks(lab: Lab, faulty: bool = True) -> Pipeline:
     """Each rank takes the mean over its own tokens, and gradients are averaged over the ranks.
 
@@ -768,13 +803,19 @@ ROWS: tuple[Row, ...] = (
         "loss.low_precision",
         narrow_loss,
     ),
-    Unseen(
+    Caught(
         "sync-flag-set-too-late",
-        "the flag acts in the backward pass of several processes, and a check runs in one",
+        "distributed",
+        "distributed.partly_synchronised",
+        flag_after_forward,
+        healthy=no_fault(flag_after_forward),
     ),
-    Unseen(
+    Caught(
         "replicas-diverge",
-        "the copies of other ranks live in other processes, and no part of a pipeline holds them",
+        "distributed",
+        "distributed.weights_partly",
+        one_replica_renewed,
+        healthy=no_fault(one_replica_renewed),
     ),
     Caught(
         "mean-of-rank-means",

@@ -12,6 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from diagnostics import Pipeline, Status, check_generation, diagnose
+from diagnostics._generation_stop import _find_stop
+from diagnostics._generation_trial import Trial
+from diagnostics._greedy import Follower
+from diagnostics._probe import Probe
 from minigpt import MiniGPT, MiniGPTConfig
 from minigpt.generate import generate as minigpt_generate
 from minigpt.model import KeyValueCache
@@ -495,6 +499,22 @@ def test_rows_that_end_each_for_itself_are_healthy(stop: int, kept: bool) -> Non
     assert result.reason in ("generation.ok", "generation.stops_early")
     if stop == 18:  # this model says 18 often
         assert f"each {'with' if kept else 'before'} token 18" in result.claim
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_the_stop_id_is_found_wherever_it_stands(kept: bool) -> None:
+    """All ids are said in texts that fit into the block, and the last of one text once more."""
+    torch.manual_seed(1)
+    model = TinyGPT(V := 3 * BLOCK + 1)
+    for stop in range(V):
+        asked = Probe(Pipeline(model, generate=ending_at(stop, kept=kept), block_size=BLOCK))
+        trial = Trial(asked, model, Follower(asked, model), shaken=False)
+        assert _find_stop(trial, V) == stop
+
+
+def test_without_a_stop_id_none_is_found() -> None:
+    asked = Probe(Pipeline(model := TinyGPT(), generate=ending_at(-1), block_size=BLOCK))
+    assert _find_stop(Trial(asked, model, Follower(asked, model), shaken=False), 23) is None
 
 
 def test_a_loop_that_looks_at_the_first_row_alone_is_meant_for_one_row() -> None:

@@ -96,6 +96,7 @@ NO_TIE, NO_BUFFER = "checkpoint.tie_broken", "checkpoint.buffers_differ"
 LEFT_OUT = {
     "environment",
     "training_step",
+    "distributed",
     "schedule",
     "evaluation",
     "resume",

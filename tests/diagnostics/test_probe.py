@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from types import SimpleNamespace
 from typing import Any
 
@@ -240,6 +241,33 @@ def test_jitter_scale_and_precision() -> None:
     assert table.dtype == torch.float64
     assert float(noise.std()) == pytest.approx(0.02, rel=0.05)
     assert asked.runs_in_float64
+
+
+def test_noise_is_the_same_for_every_copy_and_no_copy_writes_into_it() -> None:
+    """Two tables of one shape get different noise; what is done to a copy does no harm."""
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    for parameter in model.parameters():
+        nn.init.zeros_(parameter)
+    asked = probe(Bigram())
+    shaken = []
+    for _ in range(2):
+        one = copy.deepcopy(model)
+        asked._shake(one, 0.5, 1.0)
+        shaken.append([parameter.detach().clone() for parameter in one.parameters()])
+        for parameter in one.parameters():
+            parameter.data.add_(7.0)
+    assert all(torch.equal(a, b) for a, b in zip(*shaken, strict=True))
+    assert not torch.equal(shaken[0][0], shaken[0][2])
+
+
+def test_weights_that_lie_over_the_same_numbers_are_shaken_once() -> None:
+    model = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False))
+    model[1].weight.data = model[0].weight.data
+    alone = nn.Sequential(copy.deepcopy(model[0]))
+    asked = probe(Bigram())
+    asked._shake(model, 0.5, 1.0)
+    asked._shake(alone, 0.5, 1.0)
+    assert torch.equal(model[0].weight, alone[0].weight)
 
 
 def test_models_that_insist_on_float32_are_not_forced() -> None:

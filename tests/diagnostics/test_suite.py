@@ -229,10 +229,11 @@ def test_a_model_that_cannot_run_gives_errors_not_a_crash() -> None:
     assert any("no forward" in r.claim for r in report.results)
 
 
-def test_fast_leaves_out_what_learns_unless_it_is_asked_for() -> None:
+def test_fast_leaves_out_what_learns_or_forks_unless_it_is_asked_for() -> None:
     learning = {name for name, row in CATALOG.items() if row.learns}
-    assert learning == {"overfit", "honesty"}
-    assert set(select(fast=True)) == set(CATALOG) - learning
+    forking = {name for name, row in CATALOG.items() if row.forks}
+    assert (learning, forking) == ({"overfit", "honesty"}, {"distributed"})
+    assert set(select(fast=True)) == set(CATALOG) - learning - forking
     assert select(["overfit"], fast=True) == ["overfit"]
     assert select(["overfit", "shift"], ["overfit"], fast=True) == ["shift"]
     ran = [

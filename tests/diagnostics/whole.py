@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from diagnostics import Pipeline
 from minigpt import CharTokenizer, get_batch, make_optimizer
@@ -69,6 +70,8 @@ class Whole:
             "load_state": self.load_state,
             "batches_from": batches_from,
             "fresh": True,
+            "replicate": DistributedDataParallel,
+            "rank_batches": rank_batches,
         }
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(1)
@@ -190,3 +193,8 @@ def batches_from(step: int) -> Iterator[tuple[Tensor, Tensor]]:
     for number in itertools.count(step):
         generator = torch.Generator().manual_seed(number)
         yield get_batch(IDS[:CUT], ROWS, BLOCK, generator=generator)
+
+
+def rank_batches(rank: int, processes: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the batches of one rank of a run."""
+    return itertools.islice(batches_from(rank), 0, None, processes)

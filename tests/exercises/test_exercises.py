@@ -14,7 +14,8 @@ from types import ModuleType
 import pytest
 
 import exercises
-from diagnostics import CATALOG
+from diagnostics import CATALOG, _rank_group
+from diagnostics._rank_group import NoWorkersError
 from exercises.__main__ import NAMES
 from exercises._exercise import (
     MARK,
@@ -26,7 +27,7 @@ from exercises._exercise import (
     require_healthy,
 )
 from exercises._lab import Lab
-from exercises._run import exit_code
+from exercises._run import exit_code, show_receipt
 from exercises._verify import healed_bug
 
 FOLDER = Path(exercises.__file__).parent
@@ -162,6 +163,31 @@ def test_the_wrong_reason_is_not_a_catch(lab: Lab) -> None:
     module = importlib.import_module("exercises.break_shift")
     bug = dataclasses.replace(module.EXERCISE.bugs[0], reason="shift.backward")
     assert prove(lab, bug).problems == ("shift failed for shift.identical, not for shift.backward",)
+
+
+def test_a_check_that_cannot_run_here_proves_nothing_and_breaks_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where no process can be forked, its own bugs are skipped, and those of others are not."""
+
+    def refuse() -> None:
+        raise NoWorkersError("no process can be forked")
+
+    monkeypatch.setattr(_rank_group, "_require_fork", refuse)
+    with Lab() as lab:
+        lab.proven = dict.fromkeys(CATALOG, frozenset[str]())
+        del lab.proven["distributed"]
+        receipt = prove(
+            lab, importlib.import_module("exercises.break_distributed").EXERCISE.bugs[0]
+        )
+    assert receipt.skipped == "not measured: no process can be forked"
+    assert not receipt.caught
+    assert exit_code([receipt]) == 0
+    show_receipt(receipt)
+    assert capsys.readouterr().out.splitlines() == [
+        "receipt of same_samples",
+        "  [SKIP] not measured: no process can be forked",
+    ]
 
 
 def test_a_broken_laboratory_is_not_the_students_fault(lab: Lab) -> None:

@@ -107,7 +107,7 @@ def test_what_is_done_is_counted(
     progress.of("shift").predicted = {"identical": True, "two_ahead": False}
     show_summary(progress)
     assert capsys.readouterr().out.splitlines()[:2] == [
-        "Done, of 32 checks: 2 at level 1, 2 at level 2, 2 at level 3; 2 repaired.",
+        "Done, of 33 checks: 2 at level 1, 2 at level 2, 2 at level 3; 2 repaired.",
         "Predicted right: 1 of 2.",
     ]
 

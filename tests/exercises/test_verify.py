@@ -106,7 +106,7 @@ def test_all_of_them_together_hold_60_bugs_at_least(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """32 exercises with one bug each are too few, with two they are enough."""
+    """33 exercises with one bug each are too few, with two they are enough."""
     proof = dataclasses.replace(GOOD, bugs=bugs)
     monkeypatch.setattr(
         _verify,

@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -206,16 +207,21 @@ def rewrite_card(path: Path, change: Callable[[dict[str, Any]], object]) -> None
         card = json.loads(file.metadata()["card"])
     change(card)
     text = json.dumps({**card, "sha256": "0" * 64})
-    text = text.replace("0" * 64, digest_by_hand(text, tensors))
+    version = card.get("format_version", 2)
+    text = text.replace("0" * 64, digest_by_hand(text, tensors, version))
     safetensors.torch.save_file(tensors, path, {"card": text})
 
 
-def digest_by_hand(card: str, tensors: dict[str, torch.Tensor]) -> str:
-    """Return SHA-256 over one JSON text and the bytes of all tensors, in order of their names."""
+def digest_by_hand(card: str, tensors: dict[str, torch.Tensor], version: int = 2) -> str:
+    """Return SHA-256 over one JSON text; in version 1 the bytes of all tensors came after it."""
     ordered = sorted(tensors.items())
-    table = [[name, str(tensor.dtype), list(tensor.shape)] for name, tensor in ordered]
+    table: list[list[Any]] = [[name, str(t.dtype), list(t.shape)] for name, t in ordered]
     content = [bytes(tensor.flatten().view(torch.uint8).tolist()) for _, tensor in ordered]
-    return hashlib.sha256(json.dumps([card, table]).encode() + b"".join(content)).hexdigest()
+    if version == 1:
+        return hashlib.sha256(json.dumps([card, table]).encode() + b"".join(content)).hexdigest()
+    for row, piece in zip(table, content, strict=True):
+        row.append(zlib.crc32(piece))
+    return hashlib.sha256(json.dumps([card, table]).encode()).hexdigest()
 
 
 def test_a_card_written_again_without_a_change_is_accepted(
@@ -230,6 +236,25 @@ def test_a_card_written_again_without_a_change_is_accepted(
     rewrite_card(path, lambda card: None)
     load_and_restore(path)
     assert path.read_bytes() == healthy[".safetensors"]
+
+
+def test_a_file_of_the_first_version_loads_and_its_flipped_bits_are_noticed(
+    tmp_path: Path, healthy: dict[str, bytes]
+) -> None:
+    """Format 1 differs in its digest only: the bytes of the tensors are in it themselves."""
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(healthy[".safetensors"])
+    expected = load_checkpoint(path)
+    rewrite_card(path, lambda card: card.update(format_version=1))
+    whole = path.read_bytes()
+    loaded = load_checkpoint(path)
+    for name, tensor in expected.model.state_dict().items():
+        assert torch.equal(loaded.model.state_dict()[name], tensor)
+    generator = random.Random(1)
+    for position in (generator.randrange(8 * len(whole)) for _ in range(200)):
+        damaged = bytearray(whole)
+        damaged[position // 8] ^= 1 << position % 8
+        assert_corrupt(path, bytes(damaged))
 
 
 def load_and_restore(path: Path) -> None:
@@ -269,7 +294,8 @@ def load_and_restore(path: Path) -> None:
         lambda card: card.update(optimizer={"param_groups": [], "values": {"x": 1}}),
         lambda card: card.update(optimizer_parameters=[1]),
         lambda card: card.update(optimizer_parameters="abc"),
-        lambda card: card.update(format_version=2),
+        lambda card: card.update(format_version=3),
+        lambda card: card.update(format_version=[2]),
         lambda card: card.update(format="other"),
         lambda card: card.clear(),
     ],

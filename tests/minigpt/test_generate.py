@@ -93,6 +93,60 @@ class TestGreedy:
         assert out.tolist() == [list(range(V - 1, -1, -1))]
 
 
+@torch.no_grad()
+def greedy_by_hand_sliding(model: MiniGPT, ids: Tensor, count: int, slide_by: int) -> Tensor:
+    """Greedy over full forwards on a window that drops `slide_by` tokens when it is full."""
+    model.eval()
+    window = ids[:, -BLOCK:]
+    for _ in range(count):
+        if window.shape[1] > BLOCK:
+            window = window[:, slide_by:]
+        token = model(window)[0][:, -1].argmax(dim=-1, keepdim=True)
+        window, ids = torch.cat([window, token], dim=1), torch.cat([ids, token], dim=1)
+    return ids
+
+
+class TestSliding:
+    @pytest.mark.parametrize("use_cache", [True, False])
+    @pytest.mark.parametrize("length", [1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK])
+    @pytest.mark.parametrize("slide_by", [1, 2, 3, BLOCK // 2, BLOCK - 1, BLOCK])
+    def test_equals_full_forwards_over_the_same_contexts(
+        self, model: MiniGPT, slide_by: int, length: int, use_cache: bool
+    ) -> None:
+        """30 tokens over several slides, in float64, where near ties cannot round apart."""
+        model.double()
+        ids = make_prompt(length)
+        expected = greedy_by_hand_sliding(model, ids, 30, slide_by)
+        found = generate(model, ids, 30, greedy=True, slide_by=slide_by, use_cache=use_cache)
+        assert torch.equal(found, expected)
+
+    def test_by_one_is_the_default_and_the_last_block(self, model: MiniGPT) -> None:
+        """The default is what everybody does; sliding further gives another text."""
+        ids = make_prompt(2)
+        by_one = generate(model, ids, 40, greedy=True, slide_by=1)
+        assert torch.equal(by_one, greedy_by_hand(model, ids, 40))
+        assert torch.equal(by_one, generate(model, ids, 40, greedy=True))
+        assert not torch.equal(by_one, generate(model, ids, 40, greedy=True, slide_by=BLOCK // 2))
+
+    def test_contexts_are_as_long_as_promised(self, model: MiniGPT) -> None:
+        """Sliding by 3 of 8: contexts of 1 to 8, then 6, 7, 8 again and again, each token once."""
+        read: list[int] = []
+        model.token_embedding.register_forward_hook(
+            lambda _module, arguments, _output: read.append(arguments[0].shape[1])
+        )
+        generate(model, make_prompt(1), 17, greedy=True, slide_by=3)
+        assert read == [1] * 8 + [6, 1, 1] * 3
+        read.clear()
+        generate(model, make_prompt(1), 11, greedy=True)
+        assert read == [1] * 8 + [8] * 3
+
+    @pytest.mark.parametrize("slide_by", [0, -1, BLOCK + 1])
+    def test_out_of_range(self, model: MiniGPT, slide_by: int) -> None:
+        """No slide would read beyond the block for ever, a longer one would leave nothing."""
+        with pytest.raises(ValueError, match=rf"slide_by must be in 1\.\.8.*got {slide_by}"):
+            generate(model, make_prompt(2), 3, slide_by=slide_by)
+
+
 class TestShapes:
     def test_the_prompt_comes_back_whole(self, model: MiniGPT) -> None:
         """(B, T0 + n): the prompt unchanged in front, also when it is longer than the block."""

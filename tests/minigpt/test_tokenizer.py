@@ -68,6 +68,25 @@ def test_lengths_and_kinds_of_text(alphabet: str, length: int) -> None:
     assert tokenizer.decode(ids.numpy().astype(np.uint8)) == text
 
 
+@pytest.mark.parametrize("count", [255, 256, 257, 1000])
+@pytest.mark.parametrize("length", [5, SHORT_LENGTH + 1000])
+def test_lists_around_the_size_of_a_byte(count: int, length: int) -> None:
+    """Vocabularies up to 256 take a shorter way; U+FFFE is what Python's tables call undefined."""
+    chars = ["\ufffe", "\uffff", "\x00", "\U0001f600", *map(chr, range(0x4E00, 0x4E00 + count - 4))]
+    tokenizer = CharTokenizer(chars)
+    ids = [(7 * i) % count for i in range(length)]
+    text = "".join(chars[index] for index in ids)
+    assert tokenizer.encode(text) == ids
+    assert {type(index) for index in tokenizer.encode(text)} == {int}
+    for form in (ids, tuple(ids), torch.tensor(ids), [np.int64(index) for index in ids]):
+        assert tokenizer.decode(form) == text
+    for bad in (count, 256 + count, -1):
+        with pytest.raises(IndexError, match=rf"0\.\.{count - 1}, got {bad} at position {length}"):
+            tokenizer.decode([*ids, bad])
+    with pytest.raises(TypeError):
+        tokenizer.decode([1.0])  # type: ignore[list-item]
+
+
 def test_empty_text_has_no_ids() -> None:
     """Nothing in, nothing out, with the same types."""
     tokenizer = CharTokenizer("ab")

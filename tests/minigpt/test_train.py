@@ -1,6 +1,7 @@
 """The command: what a person reads, exit codes, resuming, and bad input in one line."""
 
 import json
+import os
 import random
 import shutil
 import subprocess
@@ -13,10 +14,13 @@ import torch
 
 from minigpt import _generate_command, prepare, train, trainer
 from minigpt._cli import run_command
+from minigpt._lock import FolderLock
+from minigpt._train_data import load_train_data
+from minigpt._train_report import TrainReport
 from minigpt.checkpoint import load_checkpoint
 from minigpt.evaluate import evaluate
 from minigpt.tokenizer import CharTokenizer
-from minigpt.train.__main__ import preflight
+from minigpt.train.__main__ import make_monitor, preflight
 
 TEXT = "the quick brown fox jumps over the lazy dog, and the dog sleeps on.\n" * 60
 VARIED = " ".join(random.Random(0).choices(TEXT.split(), k=1000))  # no passage stands in it twice
@@ -128,7 +132,6 @@ class TestResume:
         self, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         """A signal during update 5 lets it end, saves step 5 and says how to go on."""
-        import os
         import signal
 
         update = trainer.Trainer.update
@@ -170,6 +173,37 @@ class TestResume:
         assert run_train("--resume") == 2
         assert "nothing to resume at checkpoints" in error_line(capsys)
 
+    @pytest.mark.parametrize("damage", ["removed", "cut short"])
+    def test_without_the_last_the_best_is_offered(
+        self, place: Path, capsys: pytest.CaptureFixture[str], damage: str
+    ) -> None:
+        """A last file that is gone or damaged is no end; the command in the message works."""
+        assert run_train("--checkpoints=whole") == 0
+        run_train("--stop-after=7")
+        last = place / "checkpoints" / "mini_gpt_last.safetensors"
+        if damage == "removed":
+            last.unlink()
+        else:
+            last.write_bytes(last.read_bytes()[:-100])
+        capsys.readouterr()
+        assert run_train("--resume") == 2
+        best = "checkpoints/mini_gpt_best.safetensors"
+        assert f"--resume {best} goes on from the best one" in error_line(capsys)
+        assert run_train("--resume", best) == 0
+        assert last.read_bytes() == (place / "whole" / last.name).read_bytes()
+
+    def test_a_longer_run_is_another_run(
+        self, place: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """The reason is given: the rates of a longer schedule differ from the first step on."""
+        run_train("--stop-after=7")
+        capsys.readouterr()
+        assert run_train("--resume", "--max-steps=30") == 2
+        assert (
+            "got 30: a longer or shorter run has other learning rates from the start; leave the "
+            "flag out, or start a run without --resume"
+        ) in error_line(capsys)
+
 
 class TestBadInput:
     def test_nan_exits_1_and_names_the_last_good_checkpoint(
@@ -196,6 +230,7 @@ class TestBadInput:
             (["--threads=0"], "--threads must be in 1..256, got 0"),
             (["--threads=99999999999"], "--threads must be in 1..256, got 99999999999"),
             (["--stop-after=0"], "--stop-after must be >= 1, got 0"),
+            (["--checkpoints=text.txt"], "wanted a folder, got a file (text.txt). There is no"),
             (["--data=nowhere"], "python -m minigpt.prepare"),
             (["--tokenizer=nowhere.json"], "no tokenizer file at nowhere.json"),
             (["--checkpoints=text.txt/x"], "cannot write text.txt/x/mini_gpt_log.jsonl"),
@@ -207,6 +242,13 @@ class TestBadInput:
         """Each kind of bad input is one line that says what was wanted and what came."""
         assert run_train(*flags) == 2
         assert message in error_line(capsys)
+
+    @pytest.mark.parametrize("value", ["-1", "nan", "inf", "soon"])
+    def test_a_wait_that_is_none(self, capsys: pytest.CaptureFixture[str], value: str) -> None:
+        """Neither a word nor a number that never ends."""
+        with pytest.raises(SystemExit, match="2"):
+            run_train(f"--save-wait={value}")
+        assert f"--save-wait: must be a number of seconds >= 0, got {value};" in error_line(capsys)
 
     def test_a_tokenizer_of_another_text(
         self, place: Path, capsys: pytest.CaptureFixture[str]
@@ -240,11 +282,87 @@ class TestBadInput:
             save(path, *args, **kwargs)  # type: ignore[arg-type]
 
         monkeypatch.setattr(trainer, "save_checkpoint", save_or_fail)
-        assert run_train() == 2
+        assert run_train("--save-wait=0") == 2
         line = error_line(capsys)
         assert "No space left on device" in line
         assert "(step 6)" in line
         assert load_checkpoint("checkpoints/mini_gpt_last.safetensors").step == 6
+
+
+class TestFolder:
+    def test_a_second_trainer_is_refused_before_it_reads_anything(
+        self, place: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Exit code 2 and one line with the other process; new run and --resume alike."""
+        run_train("--stop-after=7")
+        with FolderLock("checkpoints"):
+            for flags in ([], ["--resume"]):
+                capsys.readouterr()
+                assert run_train("--data=nowhere", *flags) == 2
+                line = error_line(capsys)
+                assert line.startswith(f"error: the trainer with process id {os.getpid()} (this")
+                assert line.endswith(
+                    "writes into checkpoints; wait until it ends, or give another folder with "
+                    "--checkpoints"
+                )
+        assert run_train("--resume") == 0
+
+    def test_leftovers_of_a_killed_run_are_cleaned(self, place: Path) -> None:
+        """The next start removes half-written files of all three names, and the stale lock."""
+        folder = place / "checkpoints"
+        folder.mkdir()
+        for name in (trainer.LAST_NAME, trainer.BEST_NAME, trainer.LOG_NAME):
+            (folder / f".{name}.0123abcd.tmp").write_bytes(b"half")
+        (folder / ".mini_gpt.lock").write_text('{"process": 1}')
+        assert run_train() == 0
+        assert {path.name for path in folder.iterdir()} == {
+            trainer.LAST_NAME,
+            trainer.BEST_NAME,
+            trainer.LOG_NAME,
+        }
+
+    def test_a_warning_goes_to_the_terminal_in_short_lines(
+        self, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """A disk that is full at the first try: the warning, and the run ends well."""
+        save, failures = trainer.save_checkpoint, [OSError(28, "No space left on device")]
+
+        def save_or_fail(path: Path, *args: object, **kwargs: object) -> None:
+            if failures:
+                raise failures.pop()
+            save(path, *args, **kwargs)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(trainer, "save_checkpoint", save_or_fail)
+        monkeypatch.setattr("minigpt._saving.RETRY_SECONDS", 0.0)
+        assert run_train() == 0
+        lines = capsys.readouterr().err.splitlines()
+        assert lines[0].startswith("[WARN] cannot write checkpoints/mini_gpt_last.safetensors at")
+        assert max(map(len, lines)) <= 88
+        assert " ".join(line.strip() for line in lines).endswith(
+            "for 300 s [WARN] checkpoints/mini_gpt_last.safetensors is written, after 0 s; the run "
+            "goes on"
+        )
+
+    def test_a_best_file_that_is_gone_is_not_measured(
+        self, place: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Nothing is claimed about a file that holds another step, or is not there."""
+        assert run_train() == 0
+        best = place / "checkpoints" / trainer.BEST_NAME
+        step = load_checkpoint(best).step
+        report = TrainReport.__new__(TrainReport)
+        report.model = load_checkpoint(best).model
+        report.data = load_train_data(
+            place / "data/encoded", place / "tokenizer/char_tokenizer.json"
+        )
+        capsys.readouterr()
+        report._print_whole_split(best, step)
+        assert capsys.readouterr().out.startswith("whole       validation loss")
+        for path, wanted in ((best, step + 1), (place / "none.safetensors", step)):
+            report._print_whole_split(path, wanted)
+            assert capsys.readouterr().out == (
+                f"            which does not hold step {wanted} (removed, or in another folder)\n"
+            )
 
 
 class TestGenerate:
@@ -390,3 +508,45 @@ class TestPreflight:
         arguments = [*SMALL, *SHORT, "--resume"]
         assert run_command(lambda: train.main(arguments, preflight=preflight)) == 0
         assert "preflight" not in capsys.readouterr().out
+
+
+class TestMonitor:
+    """The command hands over the monitor of the checks, which looks on and changes nothing."""
+
+    def run(self, *flags: str) -> int:
+        command = [*SMALL, *SHORT, "--dropout=0.1", *flags]
+        return run_command(lambda: train.main(command, make_watcher=make_monitor))
+
+    @pytest.mark.parametrize("parts", [[], ["--accumulation-steps=2"], ["--dtype=bfloat16"]])
+    def test_the_same_training_with_and_without(
+        self, place: Path, parts: list[str], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Dropout draws from the global generator, so a number drawn by the monitor would show."""
+        assert self.run("--checkpoints=watched", *parts) == 0
+        watched = capsys.readouterr()
+        assert self.run("--checkpoints=alone", "--no-monitor", *parts) == 0
+        alone = capsys.readouterr()
+        for name in ("mini_gpt_last.safetensors", "mini_gpt_best.safetensors"):
+            with_monitor, without = weights(Path("watched", name)), weights(Path("alone", name))
+            assert all(map(torch.equal, with_monitor, without))
+        assert "[monitor]" not in watched.err + alone.err
+
+    @pytest.mark.parametrize("flags", [[], ["--no-monitor"]])
+    def test_nan_leaves_a_postmortem(
+        self, place: Path, flags: list[str], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """At a rate of 1e30 the second forward pass overflows in the first norm."""
+        huge = ["--learning-rate=1e30", "--warmup-steps=0", "--clip-norm=0", "--dropout=0"]
+        assert self.run(*huge, *flags) == 1
+        found = list(Path("checkpoints").glob("postmortem-*.json"))
+        err = capsys.readouterr().err
+        assert "error: update 2 got loss nan" in err
+        if flags:
+            assert found == []
+            assert "[monitor]" not in err
+            return
+        assert [path.name for path in found] == ["postmortem-step-00000002.json"]
+        record = json.loads(found[0].read_text())
+        assert record["where"]["module"] == "blocks.0.attention_norm"
+        assert (record["step"], record["reason"]) == (2, "monitor.loss_not_finite")
+        assert err.startswith("[monitor] step 2: the loss is nan;")

@@ -287,7 +287,7 @@ class TestFiles:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """When the second checkpoint cannot be written, the first is whole and is named."""
-        trainer = make_trainer(tmp_path)
+        trainer = make_trainer(tmp_path, save_wait_seconds=0)
         trainer.run(stop_after=6)
 
         def full(*args: object, **kwargs: object) -> None:

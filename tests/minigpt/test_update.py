@@ -43,6 +43,39 @@ def test_micro_batches_act_like_their_concatenation() -> None:
         torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.parametrize("counts", [(32, 1), (3, 0, 29), (1, 2, 3, 4)])
+def test_uneven_counts_weigh_by_token(counts: tuple[int, ...]) -> None:
+    """SGD at rate 1 moves by the gradient: in float32 it is the full batch's to 1e-5."""
+    batches = [batch(part) for part in range(len(counts))]
+    for (_, targets), count in zip(batches, counts, strict=True):
+        targets.view(-1)[count:] = IGNORE_INDEX
+    whole = tuple(torch.cat(parts) for parts in zip(*batches, strict=True))
+    parted, joined = (copy.deepcopy(model) for model in [make_model()] * 2)
+    in_parts = update_weights(parted, sgd(parted), batches)
+    at_once = update_weights(joined, sgd(joined), [(whole[0], whole[1])])
+    assert in_parts.loss == pytest.approx(at_once.loss, abs=1e-5)
+    for ours, theirs in zip(parted.parameters(), joined.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
+
+
+def test_bfloat16_sums_in_float32() -> None:
+    """Under autocast the loss and the gradients of micro-batches are added in float32.
+
+    64 equal batches have the loss and the gradient of one; a sum that was kept in bfloat16, with
+    its 8 bits, would be off by more than 1 in 256.
+    """
+    once, often = (copy.deepcopy(model) for model in [make_model()] * 2)
+
+    def autocast() -> torch.autocast:
+        return torch.autocast("cpu", dtype=torch.bfloat16)
+
+    one = update_weights(once, sgd(once), [batch(0)], precision=autocast)
+    many = update_weights(often, sgd(often), [batch(0)] * 64, precision=autocast)
+    assert many.loss == pytest.approx(one.loss, rel=1e-6)
+    assert many.grad_norm == pytest.approx(one.grad_norm, rel=1e-3)
+    assert {parameter.grad.dtype for parameter in often.parameters()} == {torch.float32}
+
+
 def test_a_micro_batch_without_scored_tokens_adds_nothing() -> None:
     empty = batch(1)
     empty[1].fill_(IGNORE_INDEX)

@@ -1,0 +1,37 @@
+"""Ctrl-C and SIGTERM in a training run: finish the update, save, end."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def signals_noted(*, second_ends: bool = True) -> Iterator[threading.Event]:
+    """Turn the first Ctrl-C (or SIGTERM) into a flag, so that no update is cut in the middle.
+
+    With `second_ends` the second one interrupts at once, for a user who does not want to wait.
+    A process of torchrun may get one from the terminal and one from torchrun for the same Ctrl-C,
+    and torchrun ends what takes longer than 30 seconds by itself.
+    """
+    requested = threading.Event()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    if threading.current_thread() is not threading.main_thread():
+        yield requested  # only the main thread may set handlers
+        return
+    before = {number: signal.getsignal(number) for number in numbers}
+
+    def note(number: int, frame: object) -> None:
+        requested.set()
+        for each in numbers if second_ends else ():
+            signal.signal(each, signal.default_int_handler)
+
+    for number in numbers:
+        signal.signal(number, note)
+    try:
+        yield requested
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
