@@ -104,7 +104,31 @@ LOCAL_GRADIENT = Fault(
         "the step calls model.module, or the model from before it was wrapped, and so goes around "
         "the wrapper",
         "no_sync() is around every backward() of the step",
+        "gradients are reduced before backward(), or into a copy that is not used",
     ),
+)
+AVERAGED_WEIGHTS = Fault(
+    "distributed.averaged_weights",
+    "each rank steps with the gradient of its own data, and the weights of all ranks are equal "
+    "again after {call:call|calls}: weights are brought together in place of gradients",
+    ONE_PROCESS,
+    "if it is not local SGD on purpose, all_reduce each p.grad before optimizer.step()",
+    ("weights are averaged after the step, while each rank's optimizer keeps a state of its own",),
+    status=WARN,
+)
+STEPS = Fault(
+    "distributed.steps",
+    "in a call of {part} the optimizer steps {low:time|times} on rank {low_rank} and "
+    "{high:time|times} on rank {high_rank}",
+    "as many steps on every rank",
+    "let every rank call optimizer.step(); only files are for rank 0 alone",
+    ("optimizer.step() stands inside `if rank == 0`",),
+)
+NOT_FINITE = Fault(
+    "distributed.not_finite",
+    "the gradient with which rank {rank} steps is not finite: it holds NaN or infinity",
+    ONE_PROCESS,
+    "look at training_step first: it says whether one process alone has finite gradients",
 )
 ONE_RANK = Fault(
     "distributed.one_rank",
@@ -203,6 +227,7 @@ DRIFT = Fault(
     "print the learning rate and the state of the optimizer on each rank",
     (
         "the learning rate or another setting of the optimizer depends on the rank",
+        "the state of the optimizer was loaded on one rank only",
         "something is added to gradients or weights after the reduction",
         "dist.reduce gives the sum to one rank only",
     ),

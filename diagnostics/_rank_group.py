@@ -8,6 +8,7 @@ waits for PATIENCE seconds and no longer; forked workers are ended in any case.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import multiprocessing
 import multiprocessing.connection
@@ -34,6 +35,8 @@ from diagnostics._trace import user_frame
 PATIENCE = 20.0  # seconds that a rank waits for another one inside the user's code
 LIMIT = 120.0  # seconds for all that forked workers do
 GRACE = 0.5  # seconds in which other ranks may say that they failed as well
+PR_SET_PDEATHSIG = 1  # <linux/prctl.h>: the signal to get when the process that forked ends
+ENDED = "its process ended in the middle"
 ECHOES = ("Timed out waiting", "onnection closed by peer", "onnection reset", "roken pipe")
 
 Found = TypeVar("Found")
@@ -154,7 +157,7 @@ def in_workers(work: Callable[[Group], Found], size: int, *, limit: float = LIMI
     """
     _require_fork()
     workers: list[_Worker] = []
-    with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
+    with _folder() as folder:
         try:
             for rank in range(size):
                 workers.append(_fork(work, rank, size, Path(folder), limit))
@@ -163,6 +166,13 @@ def in_workers(work: Callable[[Group], Found], size: int, *, limit: float = LIMI
         finally:
             for worker in workers:
                 _end(worker)
+
+
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    try:
+        return tempfile.TemporaryDirectory(prefix="ranks-")
+    except OSError as error:
+        raise NoWorkersError(f"no temporary folder can be made: {error.strerror}") from error
 
 
 def _require_fork() -> None:
@@ -206,7 +216,7 @@ def _serve(
         writer.send_bytes(pickle.dumps((kind, value)))
 
     try:
-        _settle(rank, size, limit)
+        _settle(rank, size, limit, writer.fileno())
         try:
             patience = timedelta(seconds=PATIENCE)
             dist.init_process_group(
@@ -223,7 +233,8 @@ def _serve(
         found = work(Group(rank, size, own, lambda failure: send("failed", failure)))
         send("done", found if rank == 0 else None)
     except RanksFailedError:
-        pass  # each rank has reported its own
+        with contextlib.suppress(Exception):
+            send("over", None)  # each rank has reported its own
     except BaseException as error:
         with contextlib.suppress(Exception):
             send("failed", _failure(rank, error))
@@ -231,23 +242,29 @@ def _serve(
         os._exit(0)
 
 
-def _settle(rank: int, size: int, limit: float) -> None:
-    """Make a forked process a quiet one of its own, which ends by itself if all else fails."""
+def _settle(rank: int, size: int, limit: float, kept: int) -> None:
+    """Make a forked process a quiet one of its own, which ends by itself if all else fails.
+
+    kept: the file number of the way back, which is below 3 where standard streams were closed.
+    """
     os.setpgid(0, 0)
+    with contextlib.suppress(AttributeError, OSError):  # no prctl: the alarm ends it, later
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     gc.freeze()  # what was garbage at the fork is cleared away by the other process alone
     for asked in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
         signal.signal(asked, signal.SIG_DFL)
     signal.alarm(round(limit) + 10)
     nowhere = os.open(os.devnull, os.O_RDWR)
-    for number in (0, 1, 2):
+    for number in {0, 1, 2} - {kept}:
         os.dup2(nowhere, number)
     sys.stdout = sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
     torch.set_num_threads(1)  # a pool of threads is not forked along
     numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
     os.environ.update({name: str(number) for name, number in numbers.items()})  # as torchrun does
-    loopback = [name for _, name in socket.if_nameindex() if name in ("lo", "lo0")]
-    if loopback:
-        os.environ["GLOO_SOCKET_IFNAME"] = loopback[0]
+    with contextlib.suppress(OSError):  # a sandbox may refuse to list them
+        loopback = [name for _, name in socket.if_nameindex() if name in ("lo", "lo0")]
+        if loopback:
+            os.environ["GLOO_SOCKET_IFNAME"] = loopback[0]
 
 
 def _wait(workers: list[_Worker], limit: float) -> Any:
@@ -269,7 +286,7 @@ def _wait(workers: list[_Worker], limit: float) -> Any:
             if kind == "failed":
                 failures.append(value)
                 until = min(until, time.monotonic() + (4 * GRACE if value.is_echo else GRACE))
-            elif worker.rank == 0:
+            elif kind == "done" and worker.rank == 0:
                 found = [value]
     if failures:
         raise RanksFailedError(failures)
@@ -284,7 +301,7 @@ def _receive(worker: _Worker) -> tuple[str, Any]:
     try:
         kind, value = pickle.loads(worker.reader.recv_bytes())  # noqa: S301 - of our own fork
     except EOFError:
-        return "failed", Failure(worker.rank, "", "its process ended in the middle")
+        return "failed", Failure(worker.rank, "", ENDED)
     return str(kind), value
 
 

@@ -125,6 +125,12 @@ def judge_gradients(
         plan = call.steps[0].plan
         if any(step.closure for step in call.steps):
             continue  # the gradient comes into being inside the step
+        counts = [step.steps for step in call.steps]
+        if min(counts) < max(counts):
+            low, high = min(counts), max(counts)
+            ends = {"low_rank": counts.index(low), "high_rank": counts.index(high)}
+            yield tell(words.STEPS, part=plan.part, low=low, high=high, **ends)
+            return
         if not call.mixes:
             yield tell(words.NO_STEP, part=plan.part)
             continue
@@ -135,15 +141,28 @@ def judge_gradients(
             if finding is None and plan.shrunk:
                 finding = _judge_factor(tell, call)
         if finding is not None:
-            yield finding
+            again = _equal_again(calls) if finding.reason == words.LOCAL_GRADIENT.reason else 0
+            yield tell(words.AVERAGED_WEIGHTS, finding.measured, call=again) if again else finding
             if finding.failed:
                 return
+
+
+def _equal_again(calls: list[Call]) -> int:
+    """Return after how many calls all ranks held equal weights; 0: after none."""
+    for number, call in enumerate(calls, 1):
+        first = call.steps[0].checksums
+        if all(step.checksums == first for step in call.steps):
+            return number
+    return 0
 
 
 def _judge_members(tell: Tell, call: Call) -> CheckResult | None:
     """Judge which ranks and micro-batches are in the gradient of each rank."""
     steps, mixes = call.steps, call.mixes
     shown = _shown(call)
+    for rank, mix in enumerate(mixes):
+        if not math.isfinite(mix.misfit):
+            return tell(words.NOT_FINITE, rank=rank)
     worst = max(mix.misfit for mix in mixes)
     if not worst <= EXACT:
         finding = _judge_parameters(tell, steps)

@@ -21,9 +21,12 @@ What it cannot see
     Parameters in pieces, as FSDP and tensor parallelism keep them. What several machines add:
     other libraries, lost connections, clocks. Rows that two ranks share after the first 24
     batches, unequal ends after 128, and a sampler that forgets its epoch, if an epoch is longer
-    than 12 batches. Whether rank 0 alone writes files. Speed. A seed that your script sets before
-    rank_batches or make_model is called, in forked workers: set it inside. In a job whose time-out
-    cannot be shortened, a rank waits as long as the job says for one that has failed.
+    than 12 batches. A single row in two shares, which padding gives as well. What is done to the
+    weights after the step, if it is the same on all ranks. Weights that are averaged less often
+    than at every third step, as local SGD may do, fail here, on purpose or not. Whether rank 0
+    alone writes files. Speed. A seed that your script sets before rank_batches or make_model is
+    called, in forked workers: set it inside. In a job whose time-out cannot be shortened, a rank
+    waits as long as the job says for one that has failed.
 
 Break it
     python -m exercises.break_distributed
@@ -45,6 +48,7 @@ from diagnostics._fault import Fault, found
 from diagnostics._pipeline import Pipeline
 from diagnostics._probe import MissingPartError, Probe
 from diagnostics._rank_group import (
+    ENDED,
     Failure,
     Group,
     NoWorkersError,
@@ -77,6 +81,8 @@ READ_BY_RANKS = (
 EVALUATED = 4  # blocks of text on which evaluate is compared
 SAME_VALUE = 1e-3  # relative
 RUNS_ON = 0.9  # share of rows that go on where the last one ends: data read in order
+PART = "describe that part to Pipeline"
+WHOLE = "keep the model of a wrapper of your own in self.module; FSDP cannot be measured"
 COMMAND = "torchrun --nproc-per-node 2 your_script.py"
 
 Tell = Callable[..., CheckResult]
@@ -97,7 +103,10 @@ def check_distributed(
     processes: how many are forked; within a job its size counts, and every rank has to call this.
     parts: other fields of Pipeline, such as rank_batches, accumulate, make_model or forward.
     Every rank of a job gets the same result.
+    Raises ValueError for fewer than two processes.
     """
+    if processes < 2:
+        raise ValueError(f"processes must be 2 or more, got {processes}")
     pipeline = Pipeline(
         model,
         replicate=replicate,
@@ -321,12 +330,13 @@ def _passed(
     )
 
 
-def _skip(why: str) -> CheckResult:
+def _skip(why: str, next_step: str | None = None) -> CheckResult:
     return verdict(
         Status.SKIP,
         "distributed.no_workers",
         say("not measured: {why}", why=why),
-        next_step=say(
+        next_step=next_step
+        or say(
             "call check_distributed in a script, after init_process_group, and run `{command}`",
             command=COMMAND,
         ),
@@ -339,7 +349,7 @@ def _failed(probe: Probe, failures: list[Failure]) -> CheckResult:
     numbers = {"failures": [[f.rank, f.kind, f.message] for f in failures]}
     where = say("rank {rank}: {frame}", rank=first.rank, frame=first.frame) if first.frame else ""
     if first.kind == MissingPartError.__name__:
-        return _skip(first.message)
+        return _skip(first.message, WHOLE if "of other names" in first.message else PART)
     if "autograd's threading" in first.message:
         return _skip("autograd runs threads in this process, which a fork does not take along")
     if first.is_echo:
@@ -351,12 +361,14 @@ def _failed(probe: Probe, failures: list[Failure]) -> CheckResult:
         measured = say("at {place}", place=where) if where else ""
         return found(words.UNUSED, measured, numbers, names=_unused(probe))
     message = f"{first.kind}: {first.message}" if first.kind else first.message
+    by_hand = "call that part by hand with the same input, read the traceback from the bottom"
+    crash = "look for an exit, a crash, or a collective call with other shapes on some ranks"
     return verdict(
         Status.ERROR,
         "distributed.raised",
         say("rank {rank} could not finish: {message}", rank=first.rank, message=message),
         where=where,
-        next_step="call that part by hand with the same input, read the traceback from the bottom",
+        next_step=crash if first.message == ENDED else by_hand,
         numbers=numbers,
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import io
 import os
 import signal
 import sys
@@ -24,6 +25,7 @@ EXIT_USAGE = 2
 EXIT_BROKEN = 3
 EXIT_INTERRUPTED = 130
 
+LIBRARIES = ("torch", "numpy", "tqdm", "safetensors")  # what pyproject.toml asks for
 REMEDIES = {
     errno.ENOSPC: "free some space or choose another folder",
     errno.EDQUOT: "free some space or choose another folder",
@@ -74,11 +76,13 @@ def require_writable(path: str | os.PathLike[str] | None, flag: str) -> None:
 def run_command(main: Callable[[], int | None]) -> int:
     """Run `main` and return its exit code, turning what went wrong into one `error:` line.
 
-    `CheckFailedError` gives 1; `CommandError`, `OSError` and too little memory are about the input
-    or the machine and give 2; Ctrl-C gives 130; anything else is a fault of ours: it keeps its
-    traceback, to be reported, and gives 3.
+    `CheckFailedError` gives 1; `CommandError`, `OSError`, too little memory and a library that is
+    not installed are about the input or the machine and give 2; Ctrl-C gives 130; anything else is
+    a fault of ours: it keeps its traceback, to be reported, and gives 3.
     `SystemExit` (argparse) passes through.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # a console may lack letters of a path
     with _interrupts_noted() as interrupts:
         return _run(main, interrupts)
 
@@ -108,6 +112,12 @@ def _run(main: Callable[[], int | None], interrupts: list[int]) -> int:
         if interrupts:  # it came while a library was loading, which made another error of it
             _print_error("interrupted")
             return EXIT_INTERRUPTED
+        if isinstance(error, ModuleNotFoundError) and error.name in LIBRARIES:
+            _print_error(
+                f"{error.name} is not installed for {sys.executable}; activate the environment of "
+                "the course, or `python -m pip install -e .` where its pyproject.toml is"
+            )
+            return EXIT_USAGE
         if _is_out_of_memory(error):
             _print_error("there is not enough memory for these sizes; give smaller numbers")
             return EXIT_USAGE

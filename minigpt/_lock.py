@@ -42,7 +42,8 @@ class FolderLock:
 
     def __enter__(self) -> FolderLock:
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            # A link to a folder that is not there yet: mkdir of the link itself would fail.
+            Path(os.path.realpath(self.folder)).mkdir(parents=True, exist_ok=True)
             self._descriptor, self.problem = self._open_locked(), None
         except FolderBusyError:
             raise

@@ -24,13 +24,12 @@ from minigpt._memory_report import (
 from minigpt._memory_sizes import (
     DEVICES,
     DTYPES,
-    MATMUL_PRECISIONS,
     MODES,
     OPTIMIZER_STATES,
     ModelSizes,
     Workload,
 )
-from minigpt._training_state import TrainSettings
+from minigpt._training_state import MATMUL_PRECISIONS, TrainSettings
 from minigpt.train import MODEL_FLAGS, PRESETS
 
 DEFAULT_VOCABULARY = 100  # about the characters of an English text

@@ -13,11 +13,9 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -31,7 +29,9 @@ if TYPE_CHECKING:
 
     from minigpt._memory_peak import PeakMeter
     from minigpt.model import MiniGPT
+    from minigpt.update import Precision
 
+KILLED = -9  # by SIGKILL, a name that Windows does not have
 SIZE_FIELDS = tuple(ModelSizes.__dataclass_fields__)
 
 
@@ -96,7 +96,7 @@ def measure_memory(
 
 
 def _describe_end(code: int, errors: str) -> str:
-    if code == -signal.SIGKILL:
+    if code == KILLED:
         return "the measuring process was killed by the system, as it does when memory runs out"
     lines = errors.strip().splitlines() or [f"exit code {code}"]
     return f"the measuring process failed: {lines[-1][:200]}"
@@ -141,14 +141,14 @@ def _train(model: MiniGPT, workload: Workload, meter: PeakMeter) -> dict[str, in
     import torch
 
     from minigpt.optimizer import make_optimizer
-    from minigpt.update import update_weights
+    from minigpt.update import forward_precision, update_weights
 
     optimizer: torch.optim.Optimizer = make_optimizer(model, learning_rate=1e-3)
     if workload.optimizer != "adamw":
         momentum = 0.9 if workload.optimizer == "sgd-momentum" else 0.0
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=momentum)
     model.train()
-    precision = _precision(model, workload)
+    precision = forward_precision(workload.dtype, next(model.parameters()).device)
     steps = workload.accumulation_steps
     update_weights(model, optimizer, [_batch(model, workload)] * steps, precision=precision)
     if workload.evaluation_windows >= 0:
@@ -227,20 +227,7 @@ def _batch(model: MiniGPT, workload: Workload) -> tuple[Tensor, Tensor]:
     return inputs, targets
 
 
-def _precision(model: MiniGPT, workload: Workload) -> Callable[[], AbstractContextManager[Any]]:
-    import torch
-
-    if workload.dtype == "float32":
-        return nullcontext
-    device = next(model.parameters()).device.type
-    return lambda: torch.autocast(device, dtype=torch.bfloat16)
-
-
-def _saved_bytes(
-    model: MiniGPT,
-    batch: tuple[Tensor, Tensor],
-    precision: Callable[[], AbstractContextManager[Any]],
-) -> int:
+def _saved_bytes(model: MiniGPT, batch: tuple[Tensor, Tensor], precision: Precision) -> int:
     """Return the bytes of the storages that autograd saves in one forward pass."""
     from torch.autograd.graph import saved_tensors_hooks
 

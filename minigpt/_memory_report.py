@@ -166,7 +166,14 @@ def print_advice(budget: MemoryBudget, limit: int | None, *, measured: bool) -> 
     found = find_fitting(budget, limit)
     print()
     if found is None:
-        _say("together", "no combination of these fits; it takes more memory or a smaller model")
+        work = budget.workload
+        outside = budget.needed - budget.peak.total * (
+            1 if work.device == "cuda" else work.processes
+        )
+        words = "no combination of these fits; it takes more memory or a smaller model"
+        if outside >= limit:
+            words = f"no model fits: {OVERHEAD_WORDS[work.device]} take {format_bytes(outside)}"
+        _say("together", words)
         return
     batch = f"; effective batch {found.workload.effective_batch}"
     _say(

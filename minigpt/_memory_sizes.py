@@ -8,13 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from minigpt._training_state import MATMUL_PRECISIONS
+
 if TYPE_CHECKING:
     from minigpt.model import MiniGPTConfig
 
 MODES = ("train", "inference", "generation")
 COUNT_LIMIT = 10**9  # of anything; larger numbers are slips of the finger
 DTYPES = ("float32", "bfloat16")
-MATMUL_PRECISIONS = ("highest", "high", "medium")
 DEVICES = ("cpu", "cuda", "mps")
 OPTIMIZER_STATES = {  # numbers kept per parameter
     "adamw": 2,  # both moments

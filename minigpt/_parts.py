@@ -8,7 +8,8 @@ Shapes: B batch, T time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch.distributed as dist
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from minigpt._training_state import TrainSettings
-from minigpt.batches import get_batch
+from minigpt.batches import get_batch, get_update_batch
 from minigpt.checkpoint import load_checkpoint, save_checkpoint
 from minigpt.evaluate import evaluate
 from minigpt.generate import generate
@@ -48,6 +49,18 @@ def describe_run(
         model.train()
         return update_weights(model, optimizer, batches, clip_norm=settings.clip_norm).loss
 
+    def rank_batches(rank: int, processes: int) -> Iterator[tuple[Tensor, Tensor]]:
+        for step in itertools.count():
+            for part in range(rank, processes * settings.accumulation_steps, processes):
+                yield get_update_batch(
+                    train_ids,
+                    settings.batch_size,
+                    config.block_size,
+                    seed=settings.seed,
+                    step=step,
+                    part=part,
+                )
+
     return {
         "make_model": lambda: MiniGPT(debug_config),
         "vocab_size": config.vocab_size,
@@ -74,4 +87,5 @@ def describe_run(
         "save": lambda model, path: save_checkpoint(path, model, tokenizer),
         "load": lambda path: load_checkpoint(path).model,
         "replicate": lambda model: Team(dist.get_rank(), dist.get_world_size()).wrap(model),
+        "rank_batches": rank_batches,
     }

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from minigpt._files import remove_leftovers
 from minigpt._saving import RunFolder
@@ -41,6 +42,7 @@ class RunFiles(RunFolder):
         self._best_saved_at = 0  # by this trainer; of a file it knows nothing
         self._log_digest: str | None = None  # and where else its rows may be, for a resumed run
         self._log_beside: Path | None = None
+        self._owed_row: dict[str, Any] | None = None  # the one that this run gave up writing
 
     @property
     def log_digest(self) -> str:
@@ -68,6 +70,8 @@ class RunFiles(RunFolder):
             if self.team.is_first:
                 for path in (self.last_path, self.best_path, self.log.path):
                     remove_leftovers(path)
+                if self._owed_row is not None and self._owed_row["step"] == state.step > 0:
+                    self._write_row(self._owed_row, patient=False)  # checkpoints know their log
                 if unsaved:
                     self._write_last(state.step, write, patient=False)
                 if 0 < state.best_step == state.step != self._best_saved_at:
@@ -84,8 +88,7 @@ class RunFiles(RunFolder):
     def log_row(self, report: StepReport) -> None:
         """Add a row to the log; every process may call."""
         if self.team.is_first:
-            row = dataclasses.asdict(report)
-            self.write(self.log.path, lambda: self.log.append(row), step=report.step)
+            self._write_row(dataclasses.asdict(report))
 
     def save(self, step: int, write: WriteCheckpoint, *, best: bool) -> None:
         """Write the state to mini_gpt_last, and to mini_gpt_best where it is the best so far.
@@ -101,6 +104,11 @@ class RunFiles(RunFolder):
                     self._write_best(step, write)
                 self.log.forget_old()
             self.last_good = (self.last_path, step)
+
+    def _write_row(self, row: dict[str, Any], *, patient: bool = True) -> None:
+        self._owed_row = row
+        self.write(self.log.path, lambda: self.log.append(row), step=row["step"], patient=patient)
+        self._owed_row = None
 
     def _write_last(self, step: int, write: WriteCheckpoint, *, patient: bool = True) -> None:
         path = self.last_path

@@ -6,7 +6,8 @@ import math
 import sys
 import textwrap
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -31,12 +32,24 @@ LINE_LENGTH = 88
 
 
 class TrainReport:
-    """Prints lines to stdout and, on a terminal, a progress bar to stderr. A context manager."""
+    """Prints lines to stdout and, on a terminal, a progress bar to stderr. A context manager.
+
+    on_lost: called once when nobody takes the output of the run any more (a closed terminal, the
+        end of `| head`, a full disk). The run must be saved before it ends of that.
+    lost: why, None as long as all is well; after it nothing is printed.
+    """
 
     def __init__(
-        self, data: TrainData, model: MiniGPT, settings: TrainSettings, folder: Path
+        self,
+        data: TrainData,
+        model: MiniGPT,
+        settings: TrainSettings,
+        folder: Path,
+        on_lost: Callable[[], None] = lambda: None,
     ) -> None:
         self.data, self.model, self.settings, self.folder = data, model, settings, folder
+        self.on_lost = on_lost
+        self.lost: OSError | None = None
         self.bar: tqdm[None] | None = None
         self.start = time.perf_counter()
 
@@ -53,9 +66,10 @@ class TrainReport:
 
     def close(self) -> None:
         """Remove the progress bar; nothing happens when there is none."""
-        if self.bar is not None:
-            self.bar.close()
-            self.bar = None
+        bar, self.bar = self.bar, None
+        if bar is not None:
+            with suppress(OSError):
+                bar.close()
 
     def print_header(self, resumed_step: int, rows: Sequence[Tensor]) -> None:
         """Say what is about to run, so that a wrong size or file is seen before it costs time.
@@ -107,6 +121,23 @@ class TrainReport:
 
     def on_step(self, report: StepReport) -> None:
         """Print a line for an evaluation; move the bar for every update."""
+        with self._output():
+            self._show_step(report)
+
+    @contextmanager
+    def _output(self) -> Iterator[None]:
+        """Keep an output that nobody takes from ending the run before it is saved."""
+        try:
+            yield
+        except OSError as error:
+            self.close()
+            if self.lost is None:
+                self.lost = error
+                self.on_lost()
+
+    def _show_step(self, report: StepReport) -> None:
+        if self.lost is not None:
+            return
         if report.train_loss is None:
             self._print_initial_loss(report.validation_loss or math.nan)
             return
@@ -133,13 +164,11 @@ class TrainReport:
             break_long_words=False,  # a path that is cut cannot be copied
             break_on_hyphens=False,
         )
-        tqdm.write("\n".join(lines), file=sys.stderr)
-        sys.stderr.flush()
+        self._print_error("\n".join(lines))
 
     def on_event(self, event: object) -> None:
         """Print what the monitor has to say, above the bar."""
-        tqdm.write(str(event), file=sys.stderr)
-        sys.stderr.flush()
+        self._print_error(str(event))
 
     def print_summary(self, trainer: Trainer, reason: str) -> None:
         """Say how the run ended, what the losses mean and where the checkpoints are."""
@@ -184,6 +213,12 @@ class TrainReport:
             f"whole       validation loss {loss:.4f} over all "
             f"{len(self.data.validation_ids) - 1:,} tokens of the validation split"
         )
+
+    def _print_error(self, text: str) -> None:
+        with self._output():
+            if self.lost is None:
+                tqdm.write(text, file=sys.stderr)
+                sys.stderr.flush()
 
     def _print(self, line: str) -> None:
         if self.bar is None:

@@ -46,6 +46,8 @@ def keep_speed(settings: TrainSettings, team: Team) -> TrainSettings:
         return settings
     problem = compile_problem(team.device)
     if not team.total([float(problem is not None)])[0]:
+        if team.is_first:
+            _say("torch.compile works here; the first update waits for it, for minutes perhaps")
         return settings
     if team.is_first:
         reason = problem or "it fails in another process of this run"

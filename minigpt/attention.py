@@ -28,15 +28,16 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, *, dropout: float = 0.
     if written_out_is_faster(queries, keys):
         return attend_written_out(queries, keys, values, dropout=dropout)
     T, S = queries.shape[2], keys.shape[2]
+    # With a cache the first query is not the first key: `is_causal` aligns both at 0, so it is
+    # right only when nothing was read before; one new token may read everything. A branch, since
+    # torch.compile may make symbols of sizes, and a comparison of them is no bool to the kernel.
+    if 1 < T == S:
+        return functional.scaled_dot_product_attention(
+            queries, keys, values, dropout_p=dropout, is_causal=True
+        )
+    mask = readable(T, S, queries.device) if T > 1 else None
     return functional.scaled_dot_product_attention(
-        queries,
-        keys,
-        values,
-        # With a cache the first query is not the first key: `is_causal` aligns both at 0, so
-        # it is right only when nothing was read before; one new token may read everything.
-        attn_mask=readable(T, S, queries.device) if 1 < T < S else None,
-        dropout_p=dropout,
-        is_causal=1 < T == S,
+        queries, keys, values, attn_mask=mask, dropout_p=dropout
     )
 
 

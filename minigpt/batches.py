@@ -16,6 +16,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from minigpt.seed import mix_seed
+
 
 def get_batch(
     data: Tensor | npt.NDArray[Any],
@@ -50,6 +52,28 @@ def get_batch(
     else:
         inputs, targets = _take_from_array(data, starts, block_size)
     return inputs.to(device), targets.to(device)  # (B, T) each
+
+
+def get_update_batch(
+    data: Tensor | npt.NDArray[Any],
+    batch_size: int,
+    block_size: int,
+    *,
+    seed: int,
+    step: int,
+    part: int,
+    device: torch.device | str = "cpu",
+    generator: torch.Generator | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return batch number `part` of the update after `step` others, as `get_batch` does.
+
+    It depends on these numbers alone, so a resumed run reads what it would have read. `part` counts
+    over all processes: N of them with A parts each read what one reads with A * N parts.
+    generator: a CPU one to draw with, whose state is overwritten; None makes one.
+    """
+    generator = generator or torch.Generator()
+    generator.manual_seed(mix_seed(seed, step, part))
+    return get_batch(data, batch_size, block_size, device, generator)
 
 
 def _take_from_array(

@@ -99,7 +99,8 @@ def compile_problem(device: torch.device) -> str | None:
         torch.compile(_double_and_add, dynamic=False)(torch.ones(8, device=device))
     except Exception as error:  # its class depends on what is missing
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        return (lines or [type(error).__name__])[0][:ERROR_WIDTH]
+        reasons = [line for line in lines if not line.endswith("raised:")]  # the next line says it
+        return (reasons or lines or [type(error).__name__])[0][:ERROR_WIDTH]
     return None
 
 

@@ -23,6 +23,9 @@ from torch import Tensor
 
 from minigpt._run_files import RunFiles
 from minigpt._training_state import (
+    BEST_NAME,
+    LAST_NAME,
+    LOG_NAME,
     NonFiniteError,
     SaveError,
     StepReport,
@@ -30,20 +33,30 @@ from minigpt._training_state import (
     TrainState,
 )
 from minigpt._watcher import Watcher
-from minigpt.batches import get_batch
+from minigpt.batches import get_update_batch
 from minigpt.checkpoint import Checkpoint, save_checkpoint
 from minigpt.evaluate import evaluate_splits
 from minigpt.model import MiniGPT
 from minigpt.optimizer import make_optimizer
 from minigpt.parallel import ALONE, Team
-from minigpt.seed import mix_seed, random_states, restore_random_states
+from minigpt.seed import random_states, restore_random_states
 from minigpt.speed import compile_model, matmul_precision
 from minigpt.tokenizer import CharTokenizer
 from minigpt.update import Update, first_bad_gradient, forward_precision, update_weights
 
 CLOCK_SECONDS = 1e-7  # the resolution of a coarse clock: an update is not made in no time
 
-__all__ = ["NonFiniteError", "SaveError", "StepReport", "TrainSettings", "TrainState", "Trainer"]
+__all__ = [
+    "BEST_NAME",
+    "LAST_NAME",
+    "LOG_NAME",
+    "NonFiniteError",
+    "SaveError",
+    "StepReport",
+    "TrainSettings",
+    "TrainState",
+    "Trainer",
+]
 
 
 class Trainer:
@@ -243,18 +256,16 @@ class Trainer:
         )
 
     def _batch(self, part: int) -> tuple[Tensor, Tensor]:
-        """Return (inputs, targets), (B, T) each: batch number `part` of the coming update.
-
-        The number counts over all processes, so N of them with A parts each read what one process
-        reads with A * N parts.
-        """
-        self._generator.manual_seed(mix_seed(self.settings.seed, self.state.step, part))
-        return get_batch(
+        """Return (inputs, targets), (B, T) each: batch number `part` of the coming update."""
+        return get_update_batch(
             self.train_ids,
             self.settings.batch_size,
             self.model.config.block_size,
-            self.device,
-            self._generator,
+            seed=self.settings.seed,
+            step=self.state.step,
+            part=part,
+            device=self.device,
+            generator=self._generator,
         )
 
     def _evaluate(self) -> None:
@@ -284,7 +295,7 @@ class Trainer:
             f"update {self.state.step + 1} got loss {update.loss:g} and gradient norm "
             f"{update.grad_norm:g}{bad}, at learning rate {rate:g}; it was not made. "
             f"Last finite step: {self.state.step}. {self.files.where_to_go_on()} "
-            "Then try a lower learning rate or a longer warm-up"
+            "Start a new run with a lower learning rate or a longer warm-up"
         )
 
     def _report(self, report: StepReport, *, logged: bool) -> None:
@@ -297,7 +308,7 @@ class Trainer:
         if not all(bool(p.isfinite().all()) for p in self.model.parameters()):
             raise NonFiniteError(
                 f"the weights after step {self.state.step} are not finite; nothing was saved. "
-                f"{self.files.where_to_go_on()} Then try a lower learning rate"
+                f"{self.files.where_to_go_on()} Start a new run with a lower learning rate"
             )
         self.files.save(self.state.step, self._write_checkpoint, best=best)
 

@@ -64,12 +64,7 @@ def update_weights(
         measured = _accumulate_gradients(model, batches, precision)[None]
     else:
         measured = _accumulate_over_processes(model, wrapper, batches, precision, stop)
-    gradients = [
-        parameter.grad
-        for group in optimizer.param_groups
-        for parameter in group["params"]
-        if parameter.grad is not None
-    ]
+    gradients = _gradients_of(optimizer)
     norms = torch._foreach_norm(gradients) if gradients else [torch.zeros(())]
     norm = torch.stack(norms).norm()[None]  # as torch's clip_grad_norm_ computes it
     # The only synchronisation of an update: all numbers travel together.
@@ -184,6 +179,11 @@ def _read_totals(
     if not count:
         return math.nan, math.nan, stops > 0
     return nats / count, dist.get_world_size(wrapper.process_group) / count, stops > 0
+
+
+def _gradients_of(optimizer: Optimizer) -> list[Tensor]:
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    return [parameter.grad for parameter in parameters if parameter.grad is not None]
 
 
 def _scored_counts(batches: Sequence[Batch]) -> list[int]:

@@ -1,9 +1,18 @@
 """What every test shares."""
 
 import os
+import re
+import sys
 
 import pytest
 import torch
+
+# tests of all checks, exercises and cases, where `distributed` is the one that has to fork
+FORKS = re.compile(
+    r"test_injections\.py::.*-distributed\]"
+    r"|test_exercises\.py::.*\[break_distributed-"
+    r"|catalogue/.*\[.*shard-boundary-check"
+)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -19,7 +28,11 @@ def _seed() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave the thorough tests to those who ask for them: they take an hour."""
+    """Leave out what cannot run here, and the thorough tests, which take an hour."""
+    if sys.platform != "linux":
+        for item in items:
+            if FORKS.search(item.nodeid):
+                item.add_marker(pytest.mark.skip(reason="distributed forks, on Linux only"))
     if os.environ.get("THOROUGH"):
         return
     for item in items:

@@ -16,7 +16,8 @@ from __future__ import annotations
 from diagnostics.monitor.adapters import lightning_callback, transformers_callback
 from diagnostics.monitor.events import Event
 from diagnostics.monitor.losses import unigram_entropy
-from diagnostics.monitor.training_monitor import TrainingMonitor, Update
+from diagnostics.monitor.training_monitor import TrainingMonitor
+from diagnostics.monitor.update import Update
 
 __all__ = [
     "Event",

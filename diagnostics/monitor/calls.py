@@ -83,6 +83,12 @@ def rows_of(value: Any, most: int) -> Any:
     return value
 
 
+def words_of(error: Exception) -> str:
+    """Return the kind of an error and the first line of its message, at most 200 characters."""
+    message = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {message}"[:200]
+
+
 @contextmanager
 def hooks_set_aside(model: nn.Module) -> Iterator[None]:
     """Take the user's hooks off for a moment: an extra call must not reach their counters.

@@ -7,6 +7,7 @@ data loader does), but it must not seed: then the batches after each evaluation 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from diagnostics.monitor.modes import depends_on_mode
 SAMPLE_MAX = 4096  # numbers of one tensor that are compared
 WORSE = 0.1  # nats above the best validation loss
 WORSE_TIMES = 3  # evaluations in a row
+NOISE = 4.0  # times the noise of one evaluation, where it is more: a best may be luck
 BELOW = 0.1  # nats of validation below training, both measured in the same way
 _SOURCES = ("Python", "NumPy", "torch")
 
@@ -84,7 +86,9 @@ class EvaluationWatch:
             self._best, self._worse = (validation, training), 0
             return
         fell = training is None or training_then is None or training < training_then
-        self._worse = self._worse + 1 if validation > best + WORSE and fell else 0
+        noise = noise_of([loss for _, loss, _ in self.losses[-20:]])
+        worse = validation > best + max(WORSE, NOISE * noise)
+        self._worse = self._worse + 1 if worse and fell else 0
         if self._worse >= WORSE_TIMES:
             self.speaker.speak(
                 "overfitting",
@@ -183,6 +187,18 @@ class EvaluationWatch:
                 note=True,
             )
         self._ends = [*self._ends[-7:], after]
+
+
+def noise_of(losses: list[float]) -> float:
+    """Return the robust standard deviation of losses about a line through their neighbours.
+
+    A trend leaves none. 0 for fewer than seven losses, which say nothing about it.
+    """
+    finite = [loss for loss in losses if math.isfinite(loss)]
+    if len(finite) < 7:
+        return 0.0
+    bends = [abs(b - (a + c) / 2) for a, b, c in zip(finite, finite[1:], finite[2:], strict=False)]
+    return 1.4826 * statistics.median(bends) / math.sqrt(1.5)
 
 
 class _Picture:

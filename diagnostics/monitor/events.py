@@ -28,6 +28,7 @@ LEADS_TO: dict[str, set[str]] = {
     "gradient_explodes": _BLOW_UP,
     "gradient_not_finite": {"loss_not_finite", "validation_not_finite"},
     "loss_not_finite": {"gradient_not_finite", "validation_not_finite"},
+    "updates_too_small": _STANDSTILL | {"weights_still"},
     "rate_zero": _STANDSTILL | {"weights_still", "rate_off_schedule"},
     "gradient_zero": _STANDSTILL | {"weights_still", "no_gradient"},
     "weights_still": _STANDSTILL,

@@ -21,11 +21,13 @@ from diagnostics.monitor import postmortem
 from diagnostics.monitor.batches import first_tensor
 from diagnostics.monitor.calls import Forward
 from diagnostics.monitor.events import Speaker
-from diagnostics.monitor.replay import Finding, non_finite, replay
+from diagnostics.monitor.finding import Finding
+from diagnostics.monitor.replay import non_finite, replay
 
 if TYPE_CHECKING:
-    from diagnostics.monitor.training_monitor import Update
+    from diagnostics.monitor.update import Update
 
+NAMES_MAX = 200  # in a post-mortem
 _NUMERIC = ("nan", "finite", "overflow")  # words in the message of an error about numbers
 
 
@@ -187,6 +189,7 @@ class Inquest:
         batch = next((b for b in self._batches if b.step == step), None)
         ids = None if batch is None else first_tensor(batch.inputs)
         where = asdict(finding)
+        where.pop("loss_is_ours")
         made = finding.phase in ("forward", "backward") or finding.loss is not None
         return {
             "schema": postmortem.SCHEMA,
@@ -205,8 +208,11 @@ class Inquest:
                 "loss": where.pop("loss"),
             },
             "where": where,
-            "weights": {"finite": not weights, "non_finite": weights},
-            "gradients": {"seen": bool(gradients), "non_finite": non_finite(gradients)},
+            "weights": {"finite": not weights, "non_finite": weights[:NAMES_MAX]},
+            "gradients": {
+                "seen": bool(gradients),
+                "non_finite": non_finite(gradients)[:NAMES_MAX],
+            },
             "batch": postmortem.describe_batch(ids),
             "history": [asdict(update) for update in history],
             "events": [event.to_dict() for event in self.speaker.events],

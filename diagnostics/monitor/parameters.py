@@ -20,17 +20,19 @@ from torch.optim import Optimizer
 from diagnostics._state import some
 from diagnostics._text import say
 from diagnostics.monitor.events import Speaker
+from diagnostics.monitor.idle import IdleWatch
+from diagnostics.monitor.update import gradient_norms
 from diagnostics.monitor.values import Values
 
 SAMPLE_MAX = 4096  # numbers of one parameter
-RATIO_MAX = 0.4  # of update to matrices; healthy runs at 3e-3 measured: 0.17 in the first update
+RATIO_MAX = 0.4  # of update to matrices; healthy runs at 3e-3 measured: 0.17
+# of the first one: RMSprop begins with ten times its rate, and Adam with all of it in every number;
+# healthy runs measured: 0.43 (at 1e-3 and 1e-2)
+RATIO_FIRST_MAX = 0.6
 STEP_MIN = 5e-3  # of one number in one update, root mean square: weights that were 0 may move less
 SMALL = 1e-7  # of update to weights
 LOOKS = 3  # in a row without movement
 APART_MIN = 15  # updates between looks that tell that nothing moves: longer than accumulation
-IDLE_LOOKS = 5  # in a row without gradient
-IDLE_STEPS = 75  # updates that they span at least
-EXPERT_LOOKS = 25  # an expert may get no token for a while
 Judge = Callable[[list[float], list[float]], None]  # (way moved, size) of each parameter
 HALVES = (torch.float16, torch.bfloat16)
 
@@ -62,12 +64,14 @@ class ParameterWatch:
     _now: Sample | None = None  # waits for the next update
     _rate: float | None = None
     _rate_max: float = 0.0
-    _idle: dict[str, list[int]] = field(default_factory=dict)  # looks without gradient, in a row
-    _fed: set[str] = field(default_factory=set)  # had a gradient at some look
-    _routed: set[str] = field(default_factory=set)  # patterns of names whose gradient comes and goes
+    _began: int | None = None  # update of the first look
+    _idle: IdleWatch = field(init=False)
     _missed: frozenset[str] = frozenset()  # not in the optimizer
     _still: dict[str, int] = field(default_factory=dict)
     _small: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._idle = IdleWatch(self.speaker)
 
     def refresh(self) -> None:
         """Read the list of parameters again: layers may have been replaced or unfrozen."""
@@ -87,6 +91,7 @@ class ParameterWatch:
         self._ask_gradients(step, norms)
         now = self._sample(step)
         before = self._last
+        self._began = step if self._began is None else self._began
         if before is not None and step - before.step >= APART_MIN:
             self._ask_moves(before, now, lambda moved, sizes: self._judge_moves(now, moved, rate))
         if before is None or step - before.step >= APART_MIN:
@@ -151,7 +156,10 @@ class ParameterWatch:
             norms = gradient_norms(holders)
         names = [self.names[id(p)] for p in holders]
         self.values.ask(
-            norms, lambda told: self._judge_idle(step, dict(zip(names, told, strict=True)))
+            norms,
+            lambda told: self._idle.see(
+                step, self.names.values(), dict(zip(names, told, strict=True))
+            ),
         )
 
     # ---- what is said ------------------------------------------------------------------------
@@ -186,42 +194,6 @@ class ParameterWatch:
             names=missing,
         )
 
-    def _judge_idle(self, step: int, norms: dict[str, float]) -> None:
-        for name in self.names.values():
-            norm = norms.get(name, 0.0)
-            looks = self._idle.get(name, [])
-            if norm != 0 and looks and name in self._fed:
-                self._routed |= _patterns(name)
-            if norm != 0:
-                self._fed.add(name)
-            self._idle[name] = [*looks, step] if norm == 0 else []
-        idle = [name for name in self.names.values() if self._is_idle(name)]
-        if idle and len(idle) < len(self.names):
-            absent = [name for name in idle if name not in norms]
-            self.speaker.speak(
-                "no_gradient",
-                step,
-                say(
-                    "{n:trainable parameter|trainable parameters} had no gradient at any of the "
-                    "last {looks} looks: {names}",
-                    n=len(idle),
-                    looks=len(self._idle[idle[0]]),
-                    names=some(idle),
-                ),
-                say("a gradient, or requires_grad=False"),
-                cause=say("the loss does not depend on them: detached, unused or cut off")
-                if absent
-                else say("their gradient is exactly 0: what they feed is multiplied by 0 or dead"),
-                measured=float(len(idle)),
-                names=idle,
-            )
-
-    def _is_idle(self, name: str) -> bool:
-        """Whether a parameter was without gradient for too long; experts may be, for a while."""
-        routed = "expert" in name.lower() or bool(self._routed & _patterns(name))
-        looks, least = self._idle[name], EXPERT_LOOKS if routed else IDLE_LOOKS
-        return len(looks) >= least and looks[-1] - looks[0] >= IDLE_STEPS
-
     def _judge_moves(self, now: Sample, moved: list[float], rate: float | None) -> None:
         names = [self.names.get(id(p), "?") for p in now.parameters]
         if rate == 0:
@@ -236,10 +208,10 @@ class ParameterWatch:
         self._still.pop("*", None)
         for name, parameter, way in zip(names, now.parameters, moved, strict=True):
             # half precision rounds small updates of a gain of 1 away: known, and not a frozen layer
-            known = parameter.dtype in HALVES or self._idle.get(name) or name in self._missed
+            known = parameter.dtype in HALVES or self._idle.is_idle(name) or name in self._missed
             self._still[name] = self._still.get(name, 0) + 1 if way == 0 and not known else 0
         stuck_names = [n for n in names if self._still[n] > LOOKS and n in now.full]
-        if stuck_names and not self.speaker.said("updates_too_small"):
+        if stuck_names:
             self.speaker.speak(
                 "parameters_still",
                 now.step,
@@ -285,10 +257,11 @@ class ParameterWatch:
             count = sum(now.parameters[i].numel() for i in found)
             if found and math.isfinite(way) and size > 0 and now.step == before.step + 1:
                 self.ratios[group] = way / size
-                self._judge_ratio(now.step, group, way / size, way / math.sqrt(count))
+                most = RATIO_FIRST_MAX if before.step == self._began else RATIO_MAX
+                self._judge_ratio(now.step, group, way / size, way / math.sqrt(count), most)
 
-    def _judge_ratio(self, step: int, group: str, ratio: float, rms: float) -> None:
-        if ratio > RATIO_MAX and rms > STEP_MIN:
+    def _judge_ratio(self, step: int, group: str, ratio: float, rms: float, most: float) -> None:
+        if ratio > most and rms > STEP_MIN:
             self.speaker.speak(
                 "updates_too_large",
                 step,
@@ -297,7 +270,7 @@ class ParameterWatch:
                     group=group,
                     ratio=ratio,
                 ),
-                say("about 0.001 to 0.1, at most {limit}", limit=RATIO_MAX),
+                say("about 0.001 to 0.1, at most {limit}", limit=most),
                 cause=say("the learning rate is too high for weights of this size"),
                 measured=ratio,
                 key=group,
@@ -320,25 +293,3 @@ class ParameterWatch:
                 measured=ratio,
                 key=group,
             )
-
-
-def _patterns(name: str) -> set[str]:
-    """Return the name once with each number in it left open: what its siblings match as well.
-
-    Among experts some are chosen now and then. That a sibling's gradient comes and goes tells that
-    they are experts, by whatever name.
-    """
-    parts = name.split(".")
-    return {
-        ".".join([*parts[:place], "*", *parts[place + 1 :]])
-        for place, part in enumerate(parts)
-        if part.isdigit()
-    }
-
-
-def gradient_norms(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
-    """Return the norm of each gradient, of parameters that hold one."""
-    gradients = [p.grad for p in parameters if p.grad is not None]
-    if any(g.is_sparse for g in gradients):  # embeddings with sparse=True
-        gradients = [g.coalesce().values() if g.is_sparse else g for g in gradients]
-    return list(torch._foreach_norm(gradients))

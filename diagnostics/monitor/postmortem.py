@@ -14,8 +14,8 @@ here keeps its meaning for as long as the version is 1.
                    total}: phase is "forward", "backward", "weights" (they were not finite before
                    the step could be run again) or "" (not found)
     replay         {made, reproduced, trouble, loss}
-    weights        {finite, non_finite: [names]}
-    gradients      {seen, non_finite: [names]}
+    weights        {finite, non_finite: [names, at most 200]}
+    gradients      {seen, non_finite: [names, at most 200]}
     batch          null, or {shape, dtype, smallest, largest}
     history        the last updates, oldest first: {step, loss, grad_norm, learning_rates, clipped}
     events, notes  everything the monitor has said, as objects

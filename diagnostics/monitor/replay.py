@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,57 +22,14 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from diagnostics._guard import untouched
-from diagnostics._text import Text, say
 from diagnostics._trace import tensors_in, user_place
-from diagnostics.monitor.calls import Forward, call, loss_of, unwrapped
+from diagnostics.monitor.calls import Forward, call, loss_of, unwrapped, words_of
+from diagnostics.monitor.finding import SELF, Finding
 
-SELF = "the model itself"
 # what writes -inf on purpose, or hands out memory that was never written
 _MASKS = ("masked_fill", "where", "fill", "full", "scalar_tensor", "triu", "tril", "index_put")
 FAULTS_MAX = 100  # operations that are kept; infinities that are hidden again are no fault
 _BLANK = ("empty", "resize", "set_")
-
-
-@dataclass
-class Finding:
-    """The first place where finite numbers became others. Empty where nothing was found.
-
-    phase: "forward", "backward", or "" when the replay was finite throughout.
-    module: full path.    operation: torch's name, such as "aten._softmax.default".
-    place: the user's line.    parameter: the first whose gradient is not finite.
-    """
-
-    phase: str = ""
-    module: str | None = None
-    kind: str | None = None
-    operation: str | None = None
-    place: str | None = None
-    parameter: str | None = None
-    inputs_finite: bool | None = None
-    nan: int = 0
-    infinite: int = 0
-    total: int = 0
-    loss: float | None = None
-    trouble: str | None = None  # why the replay could not be made, or ended early
-
-    def sentence(self) -> Text:
-        """Say it in one sentence."""
-        if self.phase and (self.module or self.operation):
-            what = say(
-                "in the {phase} pass {module} is the first module to give numbers that are not "
-                "finite",
-                phase=self.phase,
-                module=self.module or SELF,
-            )
-            if self.operation is None:
-                return what
-            place = say(" at {place}", place=self.place) if self.place else say("")
-            return say("{what}, in {op}{place}", what=what, op=self.operation, place=place)
-        if self.phase and self.parameter is not None:
-            return say("the first gradient that is not finite is that of {p}", p=self.parameter)
-        if self.trouble is not None:
-            return say("the step could not be run again: {trouble}", trouble=self.trouble)
-        return say("run again, the step is finite: its dropout or its weights were others")
 
 
 def replay(
@@ -98,7 +54,9 @@ def replay(
                 torch.set_rng_state(random_state)
             with watch.listening():
                 with precision():
-                    loss = loss_of(call(inner, inputs, targets, forward), targets)
+                    raw = call(inner, inputs, targets, forward)
+                    loss = loss_of(raw, targets)
+                watch.finding.loss_is_ours = loss is not None and loss_of(raw, None) is None
                 number = None if loss is None else float(loss.detach())
                 watch.finding.loss = number
                 if number is not None and not math.isfinite(number):
@@ -106,7 +64,7 @@ def replay(
                 elif loss is not None and loss.requires_grad and not watch.finding.phase:
                     watch.backward(loss)
     except Exception as error:  # any: the user's model; what was seen until then still counts
-        watch.finding.trouble = f"{type(error).__name__}: {error}"
+        watch.finding.trouble = words_of(error)
     return watch.finding
 
 

@@ -44,3 +44,15 @@ def summarise(
         for line in lines
     ]
     return "\n".join(wrapped)
+
+
+def closing(step: int, events: Sequence[Event]) -> Event:
+    """Return the last word: how often each problem came back."""
+    counts = ", ".join(f"{e.reason} {e.count} times" for e in events if e.count > 1)
+    return Event(
+        reason="monitor.summary",
+        step=step,
+        claim=say("{n:problem|problems} in all, {counts}", n=len(events), counts=counts),
+        expected=say("none"),
+        last_step=step,
+    )

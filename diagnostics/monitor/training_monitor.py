@@ -15,7 +15,6 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -34,27 +33,16 @@ from diagnostics.monitor.gradients import GradientWatch
 from diagnostics.monitor.inquest import Inquest
 from diagnostics.monitor.losses import LossWatch
 from diagnostics.monitor.modes import ModeWatch
-from diagnostics.monitor.parameters import ParameterWatch, gradient_norms
+from diagnostics.monitor.parameters import ParameterWatch
 from diagnostics.monitor.rates import RateWatch, Schedule
 from diagnostics.monitor.staleness import StalenessWatch
-from diagnostics.monitor.summary import summarise
+from diagnostics.monitor.summary import closing, summarise
+from diagnostics.monitor.update import Update, global_norm, one_number, read_rates
 from diagnostics.monitor.values import Values
 
 NEAR = frozenset({"cpu"})  # devices whose numbers are there without waiting
 EARLY = frozenset({1, 5, 10})  # looks before the first regular one: some faults show at once
 LOOKS_INSIDE = 5  # every so many looks one into the forward pass, which costs a third of an update
-
-
-@dataclass(slots=True)
-class Update:
-    """What was seen of one update. Numbers on a device are None until they were read."""
-
-    step: int  # 1 for the first
-    loss: float | None = None
-    grad_norm: float | None = None
-    learning_rates: tuple[float, ...] = ()  # one per parameter group
-    clipped: bool | None = None
-    warming_up: bool = False
 
 
 class TrainingMonitor:
@@ -171,7 +159,7 @@ class TrainingMonitor:
         norms = None
         known = grad_norm is not None
         if grad_norm is None:
-            grad_norm, norms = self._compute_norm()
+            grad_norm, norms = global_norm(self._parameters.trainable if self._parameters else [])
         self._read(update, loss, grad_norm, known)
         if self.model is not None:
             self._look(update, inputs, targets, norms, due)
@@ -194,8 +182,8 @@ class TrainingMonitor:
         late = None if usual is None else usual[0]
         self._evaluations.see(
             self.step_count,
-            float(validation_loss),
-            late if training_loss is None else float(training_loss),
+            float(one_number(validation_loss)),
+            late if training_loss is None else float(one_number(training_loss)),
             same_way=training_loss is not None,
         )
         self._hand_on()
@@ -223,7 +211,7 @@ class TrainingMonitor:
         if self._speaker.events and self._speaker.on_event is not None:
             again = [e for e in self._speaker.events if e.count > 1]
             if again:
-                self._speaker.hand_on(_closing(self.step_count, self._speaker.events))
+                self._speaker.hand_on(closing(self.step_count, self._speaker.events))
 
     def __enter__(self) -> TrainingMonitor:
         return self
@@ -301,7 +289,13 @@ class TrainingMonitor:
             self._losses.vocab_size = self._losses.vocab_size or _vocab_size(model)
         if optimizer is not None and self._parameters is not None:
             several = isinstance(optimizer, Sequence)
-            self._parameters.optimizers = list(optimizer) if several else [optimizer]  # type: ignore
+            given: list[Any] = list(optimizer) if several else [optimizer]  # type: ignore
+            for one in given:
+                if not hasattr(one, "param_groups"):
+                    raise TypeError(
+                        f"optimizer must have param_groups, as torch's do, got {type(one).__name__}"
+                    )
+            self._parameters.optimizers = given
 
     def _note_rates(self, learning_rate: float | None, clipped: bool | None) -> Update:
         exact = learning_rate is not None
@@ -319,25 +313,11 @@ class TrainingMonitor:
         self._history.append(update)
         return update
 
-    def _compute_norm(self) -> tuple[Tensor | None, list[Tensor] | None]:
-        """Return the global norm of the gradients, and that of each; None without gradients."""
-        if self._parameters is None:
-            return None, None
-        holders = self._parameters.with_gradient()
-        if not holders:
-            return None, None
-        with torch.no_grad():
-            norms = gradient_norms(holders)
-            first = norms[0]
-            if any(n.device != first.device or n.dtype != first.dtype for n in norms):
-                norms = [n.to(first.device, torch.float32) for n in norms]
-            return torch.linalg.vector_norm(torch.stack(norms)), norms
-
     def _read(
         self, update: Update, loss: float | Tensor, norm: float | Tensor | None, known: bool
     ) -> None:
         """Read loss and norm now where they are numbers or on the CPU, else at the next flush."""
-        loss = _one_number(loss)
+        loss = one_number(loss)
         parts = [part for part in (loss, norm) if isinstance(part, Tensor)]
         if all(part.device.type in NEAR for part in parts):
             self._see(update, known, float(loss), None if norm is None else float(norm))
@@ -419,41 +399,6 @@ class TrainingMonitor:
         if self._rates.schedule is None:
             missing.append(say("the schedule, because none was declared"))
         return missing
-
-
-def read_rates(optimizers: Sequence[Optimizer]) -> tuple[float, ...]:
-    """Return the rate of each group; one that is a tensor on a GPU is left out: no waiting."""
-    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-    rates = [group["lr"] for group in groups if group.get("lr") is not None]
-    near = [r for r in rates if not isinstance(r, Tensor) or r.device.type == "cpu"]
-    return tuple(float(rate) for rate in near)
-
-
-def _one_number(loss: float | Tensor) -> float | Tensor:
-    """Return the loss without its graph; raises ValueError where it is not one number."""
-    if isinstance(loss, Tensor):
-        if loss.numel() != 1:
-            raise ValueError(
-                f"loss must be a number or a tensor of one element, got shape {tuple(loss.shape)}"
-            )
-        return loss.detach()
-    try:
-        return float(loss)
-    except (TypeError, ValueError):
-        raise ValueError(
-            f"loss must be a number or a tensor of one element, got {type(loss).__name__}"
-        ) from None
-
-
-def _closing(step: int, events: list[Event]) -> Event:
-    counts = ", ".join(f"{e.reason} {e.count} times" for e in events if e.count > 1)
-    return Event(
-        reason="monitor.summary",
-        step=step,
-        claim=say("{n:problem|problems} in all, {counts}", n=len(events), counts=counts),
-        expected=say("none"),
-        last_step=step,
-    )
 
 
 def _vocab_size(model: nn.Module) -> int | None:

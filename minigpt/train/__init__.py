@@ -28,9 +28,11 @@ from minigpt.train._signals import signals_noted
 
 if TYPE_CHECKING:  # --help must not wait for torch
     from minigpt._train_data import TrainData
+    from minigpt._train_report import TrainReport
     from minigpt._watcher import Watcher
     from minigpt.model import MiniGPT
     from minigpt.parallel import Team
+    from minigpt.trainer import Trainer
 
 # (model, data, settings, folder for what it writes, listener for a sentence) -> to be entered
 MakeWatcher = Callable[
@@ -78,12 +80,13 @@ def _train(
 ) -> int:
     """Read, build, train and report, as one of the processes of `team`."""
     from minigpt._train_report import TrainReport
+    from minigpt.parallel import PeerError
     from minigpt.trainer import Trainer
 
     data, model, settings, checkpoint = prepare_run(options, team, preflight)
-    report = TrainReport(data, model, settings, options.checkpoints)
     with ExitStack() as stack:
         stop = stack.enter_context(signals_noted(second_ends=team.size == 1))
+        report = TrainReport(data, model, settings, options.checkpoints, on_lost=stop.set)
         stack.enter_context(report)
         watcher = None
         if make_watcher is not None and team.is_first and not options.no_monitor:
@@ -118,6 +121,19 @@ def _train(
             if team.is_first:  # all of them know
                 print(f"error: {error}", file=sys.stderr)
             return EXIT_CHECK_FAILED
+        except (OSError, PeerError):  # the disk's fault or another process's, not the model's
+            stack.close()  # so that no watcher writes a post-mortem about it
+            raise
+    return _end(report, trainer, reason, team)
+
+
+def _end(report: TrainReport, trainer: Trainer, reason: str, team: Team) -> int:
+    """Say how the run ended, where anybody listens; returns the exit code."""
+    if report.lost is not None:
+        raise OSError(
+            f"the output cannot be written ({report.lost.strerror or report.lost}); the run is "
+            f"saved at step {trainer.state.step}, --resume goes on"
+        )
     if team.is_first:
         report.print_summary(trainer, reason)
     return EXIT_INTERRUPTED if reason == "interrupted" else EXIT_OK

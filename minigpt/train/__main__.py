@@ -5,7 +5,9 @@ The one place here that knows the checks: what is about to train is described to
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,7 +32,8 @@ def preflight(model: MiniGPT, data: TrainData, settings: TrainSettings) -> None:
     parts = describe_run(
         model.config, data.tokenizer, data.train_ids, data.validation_ids, settings
     )
-    report = diagnose(Pipeline(model, fresh=True, **parts), seed=settings.seed, fast=True)
+    with _announced("preflight   checks what is about to train ..."):
+        report = diagnose(Pipeline(model, fresh=True, **parts), seed=settings.seed, fast=True)
     passed = sum(result.passed for result in report.results)
     print(f"preflight   {passed} checks passed in {report.seconds:.1f} s", flush=True)
     for result in report.results:
@@ -44,6 +47,17 @@ def preflight(model: MiniGPT, data: TrainData, settings: TrainSettings) -> None:
             f"{first.check} failed before the first step; nothing was trained. "
             "Mend it, or give --no-preflight"
         )
+
+
+@contextmanager
+def _announced(line: str) -> Iterator[None]:
+    """Show the line on a terminal while it is true: seconds of silence look like a fault."""
+    shown = line if sys.stdout.isatty() else ""
+    print(shown, end="\r" if shown else "", flush=True)
+    try:
+        yield
+    finally:
+        print(" " * len(shown), end="\r" if shown else "", flush=True)
 
 
 def make_monitor(

@@ -207,7 +207,10 @@ def _resumed_settings(
         if value != stored[name]:
             reason = ""
             if name == "max_steps":
-                reason = ": a longer or shorter run has other learning rates from the start"
+                reason = (
+                    ": the learning rate falls from the first step to the last, so that a run of "
+                    "another length is another run"
+                )
             raise CommandError(
                 f"--resume goes on with {flag(name)} {stored[name]}, got {value}{reason}; leave "
                 "the flag out, or start a run without --resume"

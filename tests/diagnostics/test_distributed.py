@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import os
+import select
+import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
@@ -73,6 +77,24 @@ def step_by_closure(model: nn.Module, optimizer: Any, x: Tensor, y: Tensor) -> T
         return loss
 
     loss: Tensor = optimizer.step(closure)
+    return loss.detach()
+
+
+def step_and_average(model: nn.Module, *given: Any) -> Tensor:
+    loss = step(model, *given)
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.data)
+        parameter.data /= dist.get_world_size()
+    return loss
+
+
+def step_on_rank_0(model: nn.Module, optimizer: Any, x: Tensor, y: Tensor) -> Tensor:
+    optimizer.zero_grad()
+    loss = forward(model, x, y)[1]
+    loss.backward()
+    average(model)
+    if dist.get_rank() == 0:
+        optimizer.step()
     return loss.detach()
 
 
@@ -296,7 +318,27 @@ BUGS: dict[str, dict[str, Any]] = {
         ),
     },
 }
+BUGS |= {
+    "averaged_weights": {**BY_HAND, "train_step": lambda *given: step_and_average(*given)},
+    "steps": {**BY_HAND, "train_step": lambda *given: step_on_rank_0(*given)},
+    "not_finite": {
+        **BY_HAND,
+        "train_step": partial(
+            step, reduce=lambda model: [p.grad.mul_(float("nan")) for p in model.parameters()]
+        ),
+    },
+}
 CLAIMS = {
+    "averaged_weights": (
+        "each rank steps with the gradient of its own data, and the weights of all ranks are "
+        "equal again after 1 call: weights are brought together in place of gradients"
+    ),
+    "steps": (
+        "in a call of train_step the optimizer steps 0 times on rank 1 and 1 time on rank 0"
+    ),
+    "not_finite": (
+        "the gradient with which rank 0 steps is not finite: it holds NaN or infinity"
+    ),
     "local_gradient": (
         "each rank steps with the gradient of its own data alone: nothing of the other ranks "
         "reaches it"
@@ -320,7 +362,15 @@ CLAIMS = {
     ),
 }  # fmt: skip
 WARNINGS = {
-    *("no_broadcast", "buffers", "evaluation", "seeded_alike", "same_epoch", "shapes"),
+    *(
+        "averaged_weights",
+        "no_broadcast",
+        "buffers",
+        "evaluation",
+        "seeded_alike",
+        "same_epoch",
+        "shapes",
+    ),
 }
 
 
@@ -411,6 +461,68 @@ def test_an_error_on_one_rank_is_the_users_with_its_line() -> None:
 def test_a_rank_that_ends_is_noticed() -> None:
     result = check(train_step=leave_on_one)
     assert result.claim == "rank 1 could not finish: its process ended in the middle"
+    assert result.next_step == (
+        "look for an exit, a crash, or a collective call with other shapes on some ranks"
+    )
+
+
+@linux
+def test_a_rank_that_stops_for_another_does_not_hide_the_error() -> None:
+    """Rank 0 has drawn its batches, learns of the error and ends: that is no fault of its own."""
+
+    def missing(rank: int, processes: int) -> Iterator[Pair]:
+        if rank == 1:
+            raise FileNotFoundError("no such shard")
+        return drawn(rank, processes)
+
+    result = check(replicate=None, rank_batches=missing)
+    assert result.claim == "rank 1 could not finish: FileNotFoundError: no such shard"
+
+
+@linux
+def test_a_rank_that_leaves_its_step_early_is_a_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 1 is through and waits outside of the user's code: rank 0's line is the one to see."""
+    monkeypatch.setattr(_rank_group, "PATIENCE", 1.0)
+
+    def leave(model: nn.Module, *given: Any) -> Tensor:
+        return torch.zeros(()) if dist.get_rank() == 1 else step(model, *given)
+
+    result = check(train_step=leave)
+    assert (result.status, result.reason) == (Status.FAIL, "distributed.hang")
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_fewer_than_two_processes_are_refused(processes: int) -> None:
+    with pytest.raises(ValueError, match=f"processes must be 2 or more, got {processes}"):
+        check(processes=processes)
+
+
+@linux
+def test_without_a_temporary_folder_it_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(prefix: str) -> None:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr(_rank_group.tempfile, "TemporaryDirectory", refuse)
+    result = check(train_step=None)
+    assert (result.status, result.claim) == (
+        Status.SKIP,
+        "not measured: no temporary folder can be made: No usable temporary directory found",
+    )
+
+
+@linux
+def test_closed_standard_streams_do_not_cost_the_way_back() -> None:
+    """The pipe of a worker then has the file number of a standard stream."""
+    saved = [os.dup(number) for number in (0, 1)]
+    try:
+        os.close(0)
+        os.close(1)
+        found = in_workers(lambda group: group.size, 2)
+    finally:
+        for number, copy in enumerate(saved):
+            os.dup2(copy, number)
+            os.close(copy)
+    assert found == 2
 
 
 @linux
@@ -423,6 +535,7 @@ def test_ranks_that_wait_for_one_another_are_freed(monkeypatch: pytest.MonkeyPat
 
 @linux
 def test_workers_leave_nothing_behind_and_say_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    importlib.import_module("torch._dynamo")  # it sets a variable, whoever imports it first
     before = dict(os.environ), torch.get_rng_state()
 
     def loud(model: nn.Module, *rest: Any) -> Tensor:
@@ -552,3 +665,47 @@ def test_where_nothing_can_be_forked_the_command_is_named(
         "call check_distributed in a script, after init_process_group, and run "
         "`torchrun --nproc-per-node 2 your_script.py`"
     )
+
+
+class Inner(nn.Module):
+    """A wrapper that gives all parameters other names."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.inner = DistributedDataParallel(model)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x)  # type: ignore[no-any-return]
+
+
+@linux
+def test_a_wrapper_that_renames_parameters_is_told_what_to_change() -> None:
+    result = check(replicate=Inner)
+    assert (result.status, result.next_step) == (
+        Status.SKIP,
+        "keep the model of a wrapper of your own in self.module; FSDP cannot be measured",
+    )
+
+
+@linux
+def test_workers_end_with_the_process_that_forked_them() -> None:
+    """A killed process cleans up nothing, so its workers have to end by themselves."""
+    reader, writer = os.pipe()  # at its end once nobody holds the other side
+    forker = os.fork()
+    if forker == 0:
+        os.close(reader)
+
+        def killed(group: _rank_group.Group) -> None:
+            dist.barrier(group=group.own)
+            if group.rank == 0:
+                os.kill(forking, signal.SIGKILL)
+            time.sleep(60)
+
+        forking = os.getpid()
+        in_workers(killed, 2)
+        os._exit(0)
+    os.close(writer)
+    os.waitpid(forker, 0)
+    ready, _, _ = select.select([reader], [], [], 20)
+    os.close(reader)
+    assert ready

@@ -163,12 +163,18 @@ def test_mode_and_gradients_do_not_choose_the_form(monkeypatch: pytest.MonkeyPat
             assert torch.equal(model(ids)[0], expected)
 
 
-def test_the_model_can_be_traced_as_one_graph() -> None:
-    """torch.compile meets nothing that it has to leave to Python."""
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_the_model_can_be_traced_as_one_graph(dynamic: bool) -> None:
+    """torch.compile meets nothing that it has to leave to Python.
+
+    Dynamic: lengths are symbols, as torch makes them of itself once it has seen two of them.
+    """
+    torch.compiler.reset()  # what other tests have compiled decides nothing here
     model = MiniGPT(CONFIG)
-    ids = torch.randint(11, (2, 7))
-    compiled = torch.compile(model, backend="eager", fullgraph=True)
-    torch.testing.assert_close(compiled(ids, ids)[1], model(ids, ids)[1])
+    compiled = torch.compile(model, backend="eager", fullgraph=True, dynamic=dynamic)
+    for T in (7, 5):
+        ids = torch.randint(11, (2, T))
+        torch.testing.assert_close(compiled(ids, ids)[1], model(ids, ids)[1])
 
 
 def test_double_backward() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from minigpt.batches import get_batch
+from minigpt.batches import get_batch, get_update_batch
 
 
 @pytest.mark.parametrize("kind", ["tensor", "array", "uint16", "mapped"])
@@ -88,3 +88,25 @@ def test_sizes_below_one_are_refused() -> None:
     for batch_size, block_size in ((0, 4), (4, 0)):
         with pytest.raises(ValueError, match=f"got {batch_size} and {block_size}"):
             get_batch(torch.arange(50), batch_size, block_size)
+
+
+def test_a_batch_of_an_update_depends_on_seed_step_and_part_alone() -> None:
+    """The same numbers give the same rows, whatever was drawn before; any other gives others."""
+    data = torch.arange(10_000)
+    places = [(7, 0, 0), (7, 0, 1), (7, 1, 0), (8, 0, 0)]
+
+    def draw(seed: int, step: int, part: int) -> torch.Tensor:
+        torch.rand(3)
+        inputs, targets = get_update_batch(data, 4, 8, seed=seed, step=step, part=part)
+        assert torch.equal(targets, inputs + 1)
+        return inputs
+
+    once, again = [draw(*place) for place in places], [draw(*place) for place in places]
+    assert all(map(torch.equal, once, again))
+    assert len({tuple(rows[:, 0].tolist()) for rows in once}) == len(places)
+
+
+def test_a_batch_of_an_update_leaves_the_global_generator_alone() -> None:
+    state = torch.get_rng_state()
+    get_update_batch(torch.arange(100), 4, 8, seed=1, step=2, part=3)
+    assert torch.equal(torch.get_rng_state(), state)

@@ -1,6 +1,7 @@
 """Exit codes, and one line instead of a traceback."""
 
 import errno
+import os
 import signal
 import subprocess
 import sys
@@ -119,6 +120,32 @@ def test_too_little_memory_is_about_the_sizes(
 
     assert run_command(main) == 2
     assert capsys.readouterr().err.startswith("error: there is not enough memory")
+
+
+def test_a_library_that_is_not_installed_is_no_fault_of_the_program(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """One line with the interpreter, which is usually another one; a module of ours is a fault."""
+
+    def main(name: str) -> int:
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    assert run_command(lambda: main("torch")) == 2
+    assert capsys.readouterr().err == (
+        f"error: torch is not installed for {sys.executable}; activate the environment of the "
+        "course, or `python -m pip install -e .` where its pyproject.toml is\n"
+    )
+    assert run_command(lambda: main("minigpt.nothing")) == 3
+    assert capsys.readouterr().err.startswith("Traceback")
+
+
+def test_letters_that_a_console_lacks_do_not_end_a_run() -> None:
+    """A folder with an accent, printed after hours of training to a console that has ASCII only."""
+    code = "from minigpt._cli import run_command; run_command(lambda: print('caf\\u00e9'))"
+    environment = os.environ | {"PYTHONIOENCODING": "ascii:strict"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True)
+    assert done.stdout.strip() == b"caf\\xe9"
+    assert done.returncode == 0
 
 
 def test_an_interrupt_that_a_library_turned_into_another_error_stays_one(

@@ -6,8 +6,9 @@ from contextlib import suppress
 import pytest
 import torch
 
-from minigpt.evaluate import evaluate, evaluation_mode, window_count
+from minigpt.evaluate import evaluate, evaluate_splits, evaluation_mode, window_count
 from minigpt.model import MiniGPT, MiniGPTConfig
+from minigpt.parallel import ALONE
 
 V, BLOCK = 7, 8
 
@@ -94,3 +95,15 @@ def test_ids_without_a_pair_are_refused(model: MiniGPT, ids: torch.Tensor) -> No
     """One id has no next token, and a batch is not a split."""
     with pytest.raises(ValueError, match=r"shape \(N,\) with N >= 2"):
         evaluate(model, ids)
+
+
+@pytest.mark.parametrize(("max_windows", "of_train"), [(3, 3), (0, 4), (9, 9)])
+def test_both_splits_are_measured_alike(model: MiniGPT, max_windows: int, of_train: int) -> None:
+    """Three windows of each; or all 4 and a rest of validation, and 4 of the training split."""
+    validation, train = make_ids(4 * BLOCK + 5), make_ids(30 * BLOCK)
+    expected = [
+        evaluate(model, validation, max_windows=max_windows or None),
+        evaluate(model, train, max_windows=of_train),
+    ]
+    losses = evaluate_splits(model, validation, train, max_windows=max_windows, team=ALONE)
+    assert losses == expected

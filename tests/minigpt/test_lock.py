@@ -48,6 +48,15 @@ def test_it_creates_the_folder_and_leaves_nothing(tmp_path: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
+def test_a_link_to_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
+    """The folder is made where the link points to, and locked: nobody else gets in by either."""
+    (tmp_path / "link").symlink_to(tmp_path / "far" / "away")
+    with FolderLock(tmp_path / "link") as lock:
+        assert lock.problem is None
+        with pytest.raises(FolderBusyError), FolderLock(tmp_path / "far" / "away"):
+            pass
+
+
 def test_the_message_names_process_and_time(tmp_path: Path) -> None:
     """Who is refused reads which process it is, since when, where, and what to do."""
     process = hold_elsewhere(tmp_path)

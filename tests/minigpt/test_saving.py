@@ -217,6 +217,31 @@ def test_a_row_that_cannot_be_written_is_written_later(
     assert [row["step"] for row in read_log(tmp_path)] == [0, 4, 6, 8, 12, 16, 18, 20]
 
 
+@pytest.mark.parametrize("step", [4, 6, 20])
+def test_a_row_that_was_given_up_is_written_when_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    """Between evaluations, at one, at the end: the same log and files as without the failure."""
+    make_trainer(tmp_path / "whole").run()
+    trainer = make_trainer(tmp_path / "run", save_wait_seconds=0)
+    append, failing = trainer.log.append, [True]
+
+    def append_later(row: dict[str, Any]) -> None:
+        if row["step"] == step and failing:
+            failing.clear()
+            raise OSError(errno.ENOSPC, "No space left on device")
+        append(row)
+
+    monkeypatch.setattr(trainer.log, "append", append_later)
+    with pytest.raises(SaveError, match=f"{LOG_NAME} at step {step}"):
+        trainer.run()
+    assert trainer.run() == "finished"
+    logs = [without_speed(read_log(tmp_path / name)) for name in ("run", "whole")]
+    assert logs[0] == logs[1]
+    for name in (LAST_NAME, BEST_NAME):
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
 def test_a_folder_removed_while_training_is_made_again(tmp_path: Path) -> None:
     """The weights in memory are the only ones left: they are saved, and the loss is told."""
     folder, warnings = tmp_path / "checkpoints", []

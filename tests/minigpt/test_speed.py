@@ -121,6 +121,8 @@ def test_why_compiling_fails_is_one_line(monkeypatch: pytest.MonkeyPatch) -> Non
 
     fail_with("\n  no g++ was found\nlong trace")
     assert compile_problem(torch.device("cpu")) == "no g++ was found"
+    fail_with("backend='inductor' raised:\nInvalidCxxCompiler: no C++ compiler\n\nSet TORCH")
+    assert compile_problem(torch.device("cpu")) == "InvalidCxxCompiler: no C++ compiler"
     fail_with("x" * 1000)
     assert compile_problem(torch.device("cpu")) == "x" * 150
     fail_with("")

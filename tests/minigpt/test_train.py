@@ -1,5 +1,6 @@
 """The command: what a person reads, exit codes, resuming, and bad input in one line."""
 
+import errno
 import json
 import os
 import random
@@ -20,7 +21,7 @@ from minigpt._train_report import TrainReport
 from minigpt.checkpoint import load_checkpoint
 from minigpt.evaluate import evaluate
 from minigpt.tokenizer import CharTokenizer
-from minigpt.train.__main__ import make_monitor, preflight
+from minigpt.train.__main__ import _announced, make_monitor, preflight
 
 TEXT = "the quick brown fox jumps over the lazy dog, and the dog sleeps on.\n" * 60
 VARIED = " ".join(random.Random(0).choices(TEXT.split(), k=1000))  # no passage stands in it twice
@@ -200,8 +201,8 @@ class TestResume:
         capsys.readouterr()
         assert run_train("--resume", "--max-steps=30") == 2
         assert (
-            "got 30: a longer or shorter run has other learning rates from the start; leave the "
-            "flag out, or start a run without --resume"
+            "got 30: the learning rate falls from the first step to the last, so that a run of "
+            "another length is another run; leave the flag out, or start a run without --resume"
         ) in error_line(capsys)
 
 
@@ -305,6 +306,28 @@ class TestFolder:
                     "writes into checkpoints; wait until it ends, or give another folder with "
                     "--checkpoints"
                 )
+        assert run_train("--resume") == 0
+
+    def test_a_run_whose_output_nobody_takes_is_saved_before_it_ends(
+        self, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """`| head` ends, or a terminal is closed, after step 6: one error line with the step."""
+        show = TrainReport._show_step
+
+        def show_until(self: TrainReport, report: trainer.StepReport) -> None:
+            if report.step == 7:
+                raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+            show(self, report)
+
+        monkeypatch.setattr(TrainReport, "_show_step", show_until)
+        assert run_train() == 2
+        assert error_line(capsys) == (
+            "error: the output cannot be written (Broken pipe); the run is saved at step 7, "
+            "--resume goes on"
+        )
+        assert load_checkpoint(place / "checkpoints/mini_gpt_last.safetensors").step == 7
+        monkeypatch.undo()
+        monkeypatch.chdir(place)
         assert run_train("--resume") == 0
 
     def test_leftovers_of_a_killed_run_are_cleaned(self, place: Path) -> None:
@@ -509,6 +532,18 @@ class TestPreflight:
         assert run_command(lambda: train.main(arguments, preflight=preflight)) == 0
         assert "preflight" not in capsys.readouterr().out
 
+    def test_a_terminal_shows_that_something_happens(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """The line goes again, also where Ctrl-C ends the checks; a file gets nothing."""
+        with _announced("checks ..."):
+            pass
+        assert capsys.readouterr().out == ""
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        with pytest.raises(KeyboardInterrupt), _announced("checks ..."):
+            raise KeyboardInterrupt
+        assert capsys.readouterr().out == "checks ...\r          \r"
+
 
 class TestMonitor:
     """The command hands over the monitor of the checks, which looks on and changes nothing."""
@@ -530,6 +565,19 @@ class TestMonitor:
             with_monitor, without = weights(Path("watched", name)), weights(Path("alone", name))
             assert all(map(torch.equal, with_monitor, without))
         assert "[monitor]" not in watched.err + alone.err
+
+    def test_a_disk_leaves_no_postmortem(
+        self, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """A full disk is no fault of the model: one line says what to do, and nothing else."""
+
+        def fail(path: Path, *args: object, **kwargs: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+        monkeypatch.setattr(trainer, "save_checkpoint", fail)
+        assert self.run("--save-wait=0") == 2
+        assert error_line(capsys).startswith("error: cannot write checkpoints/mini_gpt_last.")
+        assert not list(Path("checkpoints").glob("postmortem-*"))
 
     @pytest.mark.parametrize("flags", [[], ["--no-monitor"]])
     def test_nan_leaves_a_postmortem(

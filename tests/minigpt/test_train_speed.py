@@ -114,6 +114,17 @@ class TestChoice:
         words = "speed       not compiled, torch.compile does not work here: no g++ was found\n"
         assert capsys.readouterr().out == words * 2
 
+    def test_where_it_can_be_the_wait_is_announced(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Minutes of silence before the first update would look like a run that hangs."""
+        monkeypatch.setattr(_train_speed, "compile_problem", lambda device: None)
+        assert choose(compiled=True) == TrainSettings(compiled=True)
+        assert capsys.readouterr().out == (
+            "speed       torch.compile works here; the first update waits for it, for minutes "
+            "perhaps\n"
+        )
+
     def test_settings_of_older_checkpoints_are_plain(self) -> None:
         with pytest.raises(ValueError, match="matmul_precision must be highest, high or medium"):
             TrainSettings(matmul_precision="auto")

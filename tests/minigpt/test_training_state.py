@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from minigpt._training_state import TrainSettings
+from minigpt._training_state import TrainSettings, TrainState
 
 
 def test_the_effective_batch_is_a_product() -> None:
@@ -37,3 +37,14 @@ def test_the_numbers_that_fit_are_named() -> None:
 def test_no_process_is_none_too_few() -> None:
     with pytest.raises(ValueError, match="processes must be >= 1, got 0"):
         TrainSettings(processes=0)
+
+
+def test_evaluations_are_judged_one_after_the_other() -> None:
+    """Losses 5 (untrained), 3, 3, 2: the baseline is no best, an equal loss is no gain."""
+    state, judged = TrainState(), []
+    for step, loss in enumerate((5.0, 3.0, 3.0, 2.0)):
+        state.step = step
+        state.judge(loss, loss + 0.5)
+        judged.append((state.best_validation_loss, state.best_step, state.evaluations_without_gain))
+    assert judged == [(None, 0, 0), (3.0, 1, 0), (3.0, 1, 1), (2.0, 3, 0)]
+    assert (state.validation_loss, state.training_loss) == (2.0, 2.5)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from minigpt.batches import get_batch
 from minigpt.model import IGNORE_INDEX, MiniGPT, MiniGPTConfig
-from minigpt.update import update_weights
+from minigpt.update import first_bad_gradient, update_weights
 
 V, T = 11, 8
 IDS = torch.arange(600) ** 2 % V
@@ -108,4 +108,14 @@ def test_the_update_is_scaled_to_the_clip_norm() -> None:
     moved = torch.nn.utils.parameters_to_vector(model.parameters()) - before
     assert update.clipped
     assert update.grad_norm > 0.01
-    assert float(moved.norm()) == pytest.approx(0.01, rel=1e-3)
+    assert float(moved.detach().norm()) == pytest.approx(0.01, rel=1e-3)
+
+
+def test_the_first_bad_gradient_is_named() -> None:
+    """In the order of the parameters; one without a gradient is passed over."""
+    model = make_model()
+    assert first_bad_gradient(model) is None
+    for name in ("head.weight", "final_norm.bias"):
+        parameter = model.get_parameter(name)
+        parameter.grad = torch.full_like(parameter, math.inf)
+    assert first_bad_gradient(model) == "final_norm.bias"

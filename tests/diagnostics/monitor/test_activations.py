@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from diagnostics.monitor.activations import ActivationWatch, attention_weights
+from diagnostics.monitor.activations import ActivationWatch
 from diagnostics.monitor.events import Speaker
 from diagnostics.monitor.values import Values
 from tests.diagnostics.monitor.loops import V, said, train
@@ -62,23 +59,6 @@ def test_attention_by_the_size_of_its_scores(
 
 def test_a_fresh_model_may_attend_almost_evenly() -> None:
     assert look(TinyGPT(V, std=0.02), torch.randint(V, (4, 12))) == []
-
-
-def test_the_weights_are_those_of_the_fused_function() -> None:
-    """Mixing the values by them gives what torch gives, with each kind of mask and scale."""
-    q, k, v = torch.randn(3, 2, 4, 6, 8)
-    mask = torch.ones(6, 6).tril().bool()
-    for settings in (
-        {"is_causal": True},
-        {"attn_mask": mask},
-        {"attn_mask": torch.zeros(6, 6).masked_fill(~mask, -math.inf), "scale": 0.3},
-        {},
-    ):
-        weights = attention_weights(q, k, v, **settings)  # type: ignore[arg-type]
-        assert weights is not None
-        wanted = functional.scaled_dot_product_attention(q, k, v, **settings)  # type: ignore[arg-type]
-        torch.testing.assert_close(weights @ v, wanted)
-    assert attention_weights(q.expand(2, 4, 6, 8), k[:, :2], v[:, :2]) is not None
 
 
 def test_a_look_leaves_nothing_behind() -> None:

@@ -72,3 +72,13 @@ def test_shape_and_contents_make_the_hash() -> None:
     assert hash_of(ids.view(2, 3)) != hash_of(ids.view(3, 2))
     assert hash_of(ids) != hash_of(ids.flip(0))
     assert hash_of(torch.ones(2, dtype=torch.bfloat16)) != hash_of(torch.zeros(2))
+
+
+def test_what_has_no_plain_numbers_is_left_alone() -> None:
+    """Empty, sparse and meta batches can be compared with nothing, and end no training."""
+    for ids in (
+        torch.zeros(0, 4),
+        torch.eye(3).to_sparse(),
+        torch.zeros(2, 3, device="meta"),
+    ):
+        assert feed([ids] * 5).events == []

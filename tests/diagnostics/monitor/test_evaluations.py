@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from diagnostics import TrainingMonitor
+from diagnostics.monitor.evaluations import noise_of
 from tests.diagnostics.monitor.loops import said
 
 
@@ -105,3 +106,21 @@ def test_an_evaluation_that_raises_is_not_held_back() -> None:
 def test_a_model_is_needed() -> None:
     with pytest.raises(ValueError, match="needs a model"), TrainingMonitor().evaluating():
         pass
+
+
+def test_a_lucky_best_is_no_overfitting() -> None:
+    """Small evaluations that scatter by 0.2 about the same loss, and one that is lower."""
+    noisy = [(2.4 + 0.2 * (-1) ** step, 2.0 - 0.01 * step) for step in range(8)]
+    assert judged([*noisy, (1.9, 1.8), (2.5, 1.7), (2.3, 1.6), (2.5, 1.5), (2.3, 1.4)]) == []
+
+
+def test_noise_is_what_a_line_leaves() -> None:
+    """Residuals of a zigzag of +-1 about its neighbours are 2 each: 1.4826 * 2 / 1.2247."""
+    assert noise_of([1.0 * step for step in range(10)]) == 0.0
+    assert noise_of([(-1.0) ** step for step in range(10)]) == pytest.approx(2.4211, abs=1e-3)
+    assert noise_of([1.0, 9.0, 2.0]) == 0.0
+
+
+def test_an_evaluation_without_a_loss_is_told_plainly() -> None:
+    with pytest.raises(ValueError, match="got NoneType"):
+        TrainingMonitor(on_event=None).evaluation(None)  # type: ignore[arg-type]

@@ -65,3 +65,12 @@ def test_the_share_counts_all_updates() -> None:
         watch.see(step, norm, clipped=None, before_clipping=True)
     watch.see(5, 0.1, clipped=True, before_clipping=True)  # the loop knows better
     assert watch.clipped_share == 3 / 5
+
+
+def test_a_rising_rate_leaves_four_times_the_room() -> None:
+    """Weights that begin at 0 have small gradients first: 33 times the usual was measured."""
+    speaker = Speaker(None)
+    watch = GradientWatch(speaker)
+    for step, norm in enumerate([1.0] * 20 + [119.0, 121.0], 1):
+        watch.see(step, norm, clipped=None, before_clipping=True, warming_up=True)
+    assert reasons(speaker) == ["monitor.gradient_explodes@22"]

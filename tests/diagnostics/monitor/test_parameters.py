@@ -123,3 +123,21 @@ def test_large_parameters_are_sampled() -> None:
         with torch.no_grad():
             table.weight.add_(1.0)
     assert monitor.update_ratios == {"all parameters": pytest.approx(0.5)}
+
+
+def test_the_first_update_may_be_larger() -> None:
+    """RMSprop begins with ten times its rate: 0.01 for weights of 0.02 is a ratio of 0.45."""
+    model = TinyGPT(V, std=0.02)
+    assert said(train(12, model, optimizer=torch.optim.RMSprop(model.parameters(), lr=1e-3))) == []
+
+
+def test_a_rate_far_too_low_is_one_event() -> None:
+    """In float32 gains of 1 cannot move by 1e-9: that is a note, the rate is the problem."""
+    monitor = train(120, TinyGPT(V), rate=1e-9)
+    assert said(monitor) == [("updates_too_small", 11)]
+    assert [note.reason for note in monitor.notes] == ["monitor.parameters_still"]
+
+
+def test_what_is_no_optimizer_is_told_before_training() -> None:
+    with pytest.raises(TypeError, match="optimizer must have param_groups"):
+        TrainingMonitor(TinyGPT(V), object())  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 import torch
+from torch import nn
 
 from diagnostics import TrainingMonitor
 from diagnostics.monitor import postmortem
@@ -182,3 +183,14 @@ def test_batches_are_described_and_not_copied() -> None:
     }
     assert postmortem.describe_batch(torch.empty(0, 2))["smallest"] is None  # type: ignore[index]
     assert postmortem.describe_batch(None) is None
+
+
+def test_a_model_of_thousands_of_parameters_makes_no_endless_file() -> None:
+    """All 300 are said in the sentence, and the first 200 are listed."""
+    model = nn.ParameterList([nn.Parameter(torch.full((1,), math.nan)) for _ in range(300)])
+    monitor = TrainingMonitor(model, on_event=None)
+    monitor.step(math.nan)
+    record = monitor.postmortem
+    assert record is not None
+    assert "300 weight tensors are not finite" in record["sentence"]
+    assert record["weights"]["non_finite"] == [str(index) for index in range(200)]

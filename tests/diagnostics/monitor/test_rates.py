@@ -69,3 +69,14 @@ def test_warming_up_is_a_rate_that_rises() -> None:
         seen.append(watch.warming_up)
     assert seen[1:28] == [True] * 27  # update 29 is the first to be compared with update 10
     assert seen[28:] == [False] * 12
+
+
+def test_a_declared_list_that_ends_with_the_run() -> None:
+    """The place after the last one is asked for too, and what is not declared is not judged."""
+    rates = [schedule(index) for index in range(60)]
+    assert feed(schedule, 60, exact=False).events == []
+    speaker = Speaker(None)
+    watch = RateWatch(speaker, rates.__getitem__)
+    for step in range(1, 81):
+        watch.see(step, [schedule(step - 1)], exact=False)
+    assert speaker.events == []

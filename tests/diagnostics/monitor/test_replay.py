@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from diagnostics.monitor.replay import non_finite, replay
 from tests.diagnostics.monitor.loops import V
-from tests.diagnostics.tiny import TinyGPT, masked_mix
+from tests.diagnostics.tiny import Bigram, TinyGPT, masked_mix
 
 IDS = torch.arange(24).view(2, 12) % V
 
@@ -126,3 +126,21 @@ def test_names_of_tensors_that_are_not_finite() -> None:
     }
     assert non_finite(named) == ["b", "d"]
     assert non_finite({}) == []
+
+
+def test_a_loss_of_the_loop_is_not_blamed_on_dropout() -> None:
+    """The model returns logits and is finite: what was not was made after it."""
+    found = replay(Bigram(V), IDS, IDS, lambda model, inputs, targets: model(inputs)[0])
+    assert found.phase == ""
+    assert found.loss_is_ours
+    assert "the fault is in how the loop makes its loss" in found.sentence()
+
+
+def test_a_long_message_of_torch_is_cut() -> None:
+    def forward(model: nn.Module, inputs: object, targets: object) -> object:
+        raise RuntimeError("first line " + "x" * 500 + "\nsecond")
+
+    trouble = replay(Bigram(V), IDS, IDS, forward).trouble
+    assert trouble is not None
+    assert trouble.startswith("RuntimeError: first line xxx")
+    assert len(trouble) == 200

@@ -32,3 +32,10 @@ def test_who_is_told_may_ask_again() -> None:
     assert told == []
     values.flush()
     assert told == [[5.0]]
+
+
+def test_a_device_of_shapes_alone_tells_nothing() -> None:
+    values, told = Values(), []
+    values.ask([torch.ones((), device="meta")], told.append)
+    values.flush()
+    assert (told, values.waiting) == ([], [])
