@@ -27,6 +27,7 @@ _FACTORS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FE
 class Overlap:
     """share: of runs of val that occur in train.    natural: of runs of train that occur twice.
 
+    hits: how many runs of val occur in train; neighbours share all tokens but one.
     few: of runs of val that occur in train and at most 16 times there; boilerplate does more often.
     distances: from val to train, of the runs at either end and of most.
     length: tokens of a run.    distinct: different runs among those of train.
@@ -35,6 +36,7 @@ class Overlap:
     """
 
     share: float
+    hits: int
     natural: float
     length: int
     distinct: int
@@ -69,6 +71,7 @@ def measure_overlap(train: Ids, val: Ids, *, length: int) -> Overlap | None:
     distances = places[hits] - starts[hits]
     neighbours = np.diff(distances)[np.diff(hits) == 1]
     return Overlap(
+        hits=len(hits),
         share=len(hits) / len(queries),
         natural=float((found.counts[len(queries) :] > 1).mean()),
         length=n,

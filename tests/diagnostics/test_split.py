@@ -139,6 +139,28 @@ def test_some_common_documents_are_a_warning() -> None:
     assert judge(encode(mixed), encode(val)) == (Status.WARN, "split.some_overlap")
 
 
+@pytest.mark.parametrize(("shared", "reason"), [(24, "split.ok"), (33, "split.inside_train")])
+def test_one_phrase_in_a_short_validation_part_is_no_leak(shared: int, reason: str) -> None:
+    """Of 33 tokens 24 stand in train: 9 of 18 runs of 16, all of them from one phrase."""
+    train = torch.randint(60, (4_000,), generator=torch.Generator().manual_seed(0))
+    val = torch.randint(60, (33,), generator=torch.Generator().manual_seed(1))
+    val[:shared] = train[2_000 : 2_000 + shared]
+    result = check_split(train, val, block_size=BLOCK)
+    assert result.reason == reason
+    if shared == 24:
+        assert result.status is Status.PASS
+
+
+@pytest.mark.parametrize(("shared", "status"), [(46, Status.PASS), (50, Status.FAIL)])
+def test_as_many_runs_as_a_run_is_long_are_more_than_a_phrase(shared: int, status: Status) -> None:
+    """Of 129 runs of 32, two pieces of 46 tokens hold 30, and two of 50 hold 38, or 29 %."""
+    train = torch.randint(60, (4_000,), generator=torch.Generator().manual_seed(0))
+    val = torch.randint(60, (160,), generator=torch.Generator().manual_seed(1))
+    val[:shared] = train[2_000 : 2_000 + shared]
+    val[80 : 80 + shared] = train[1_000 : 1_000 + shared]
+    assert check_split(train, val, block_size=BLOCK).status is status
+
+
 def test_boilerplate_is_compared_with_what_the_training_text_repeats() -> None:
     """Half of each document is a licence of 200 tokens: half of all runs are common by nature."""
     generator = torch.Generator().manual_seed(0)
