@@ -5,10 +5,13 @@ Tiny sizes, random weights, no network.
 
 from __future__ import annotations
 
+import dataclasses
+import sys
 from typing import Any
 
 import pytest
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 pytest.importorskip("transformers")
 pytest.importorskip("tokenizers")
@@ -65,7 +68,18 @@ def test_a_whole_pipeline_is_healthy(name: str) -> None:
     pipeline = library.full_pipeline(name, tokenizer, allow=ALLOWED.get(name, ()))
     report = assert_healthy(pipeline, warnings=JUDGED[name], skip=LEARNING)
     skipped = {result.check for result in report.results if result.status == "skip"}
-    assert skipped == {"files", "accumulation", "sampling"}  # parts that are not described
+    # parts that are not described
+    assert skipped == {"files", "accumulation", "distributed", "sampling"}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only")
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_two_processes_train_one_model(name: str) -> None:
+    """`DistributedDataParallel` around a model that shifts its labels inside."""
+    pipeline = library.full_pipeline(name, library.character_tokenizer())
+    pipeline = dataclasses.replace(pipeline, replicate=DistributedDataParallel)
+    report = assert_healthy(pipeline, warnings=(), only=["distributed"])
+    assert [result.status for result in report.results] == ["pass"]
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
