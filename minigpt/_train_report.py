@@ -76,6 +76,12 @@ class TrainReport:
 
         rows: (T,) ids of each process, the first that it will read.
         """
+        with self._output():
+            self._show_header(resumed_step, rows)
+        if self.lost is None and sys.stderr.isatty():
+            self.bar = tqdm(total=self.settings.max_steps, initial=resumed_step, unit="step")
+
+    def _show_header(self, resumed_step: int, rows: Sequence[Tensor]) -> None:
         config, settings, data = self.model.config, self.settings, self.data
         device = next(self.model.parameters()).device
         tokens = settings.rows_per_update * config.block_size
@@ -107,8 +113,6 @@ class TrainReport:
         elif (self.folder / BEST_NAME).exists():
             print(f"note        {self.folder / BEST_NAME} of an earlier run will be replaced")
         sys.stdout.flush()
-        if sys.stderr.isatty():
-            self.bar = tqdm(total=settings.max_steps, initial=resumed_step, unit="step")
 
     def _print_processes(self, rows: Sequence[Tensor]) -> None:
         """Show what each process reads: they must differ, or they all do the same work."""

@@ -598,3 +598,17 @@ class TestMonitor:
         assert record["where"]["module"] == "blocks.0.attention_norm"
         assert (record["step"], record["reason"]) == (2, "monitor.loss_not_finite")
         assert err.startswith("[monitor] step 2: the loss is nan;")
+
+    def test_a_header_that_nobody_reads_is_saved_and_no_fault_of_the_model(
+        self, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """`| head -3` may be gone before the last line of the header."""
+
+        def gone(report: TrainReport, *arguments: object) -> None:
+            raise BrokenPipeError(32, "Broken pipe")
+
+        monkeypatch.setattr(TrainReport, "_show_header", gone)
+        assert self.run() == 2
+        assert "is saved at step 0, --resume goes on" in error_line(capsys)
+        assert (place / "checkpoints" / trainer.LAST_NAME).exists()
+        assert not list(place.rglob("postmortem-*"))
