@@ -23,9 +23,9 @@ What it cannot see
     Paraphrase, translations and near copies with a change in every 32 tokens. Windows
     that overlap by less than 16 tokens (8 for subwords), or start at random. Documents
     shorter than a run. Leaks of less than a twentieth of the validation part, or of one
-    phrase, where the ranges do not touch. Of training parts with more than 16 million ids, evenly spaced
-    pieces are searched. A split that is drawn anew where only one drawing is at hand.
-    Whether validation text is like the text that the model is meant for.
+    phrase, where the ranges do not touch. Of training parts with more than 16 million ids,
+    evenly spaced pieces are searched. A split that is drawn anew where only one drawing is
+    at hand. Whether validation text is like the text that the model is meant for.
 
 Break it
     python -m exercises.break_split
