@@ -1,17 +1,23 @@
 """`python -m diagnostics`: check a trained Mini-GPT, or with --target your own pipeline.
 
 Exit codes: 0 every check passed, 1 one failed, 2 usage or missing input, 3 a check is broken
-itself, 130 interrupted. `--list`, `--explain` and `--help` do not wait for torch.
+itself, 130 interrupted. What needs no measurement (`--list`, `--explain`, `--traceback`,
+`--symptom`, `--help`) does not wait for torch.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from diagnostics._answers import answer, read_log, render
+from diagnostics._flags import add_flags, find_conflict
 from minigpt._cli import CommandError, Parser, require_writable, run_command
 from minigpt._files import write_text
 
@@ -19,6 +25,7 @@ if TYPE_CHECKING:
     from diagnostics import Pipeline, Report
 
 DEFAULT_CHECKPOINTS = ("checkpoints/mini_gpt_best.safetensors", "checkpoints/mini_gpt_best.pt")
+DEFAULT_LOG = "checkpoints/mini_gpt_log.jsonl"
 DEFAULT_TOKENIZER = "tokenizer/char_tokenizer.json"
 DEFAULT_TRAIN_IDS = ("data/encoded/train_ids.npy", "data/encoded/train_ids.pt")
 DEFAULT_VAL_IDS = ("data/encoded/val_ids.npy", "data/encoded/val_ids.pt")
@@ -36,60 +43,124 @@ CLASSIC_TESTS = {
 }
 
 
+@dataclass(frozen=True)
+class Subject:
+    """What is checked, and the commands that make it where they are known."""
+
+    pipeline: Pipeline
+    recipe: tuple[str, ...] = ()
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    return run_command(lambda: _run(_parse(arguments)))
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    return run_command(lambda: _run(_parse(given), given))
 
 
-def _run(options: argparse.Namespace) -> int:
-    from diagnostics._catalog import explain, select
-
-    if options.list:
-        from diagnostics._render import render_catalog
-
-        print(render_catalog())
-        return 0
+def _run(options: argparse.Namespace, given: Sequence[str]) -> int:
     try:
-        if options.explain is not None:
-            print(explain(options.explain))
-            return 0
-        skip = [*options.skip, *(["overfit"] if options.skip_overfit else [])]
-        names = select(options.only, skip, fast=options.fast)
+        answered = answer(options)
+        if answered is not None:
+            print(answered[0])
+            return answered[1]
+        names = _selected(options)
     except ValueError as error:
         raise CommandError(str(error)) from error
     if not names:
         raise CommandError("--skip leaves nothing of what --only asks for; give one of them")
-    if options.env:
-        from diagnostics.environment import render_environment
-
-        print(render_environment())
-        return 0
-    require_writable(options.json, "--json")
-    pipeline = _target_pipeline(options.target) if options.target else _minigpt_pipeline(options)
+    for flag in ("json", "html"):
+        require_writable(getattr(options, flag), f"--{flag}")
+    require_writable(None if options.ask == "-" else options.ask, "--ask")
+    if options.report is not None:
+        return _show(_stored_report(options.report), options, given, ())
+    if options.target is not None:
+        subject = Subject(_target_pipeline(options.target))
+    else:
+        subject = _minigpt_subject(options)
     if options.self_test:
-        return _self_test(pipeline, options, skip)
-    report = _diagnose(pipeline, options, skip)
-    print(report)
-    if not options.target:
-        _say_classic_tests(report)
-    if options.json:
+        return _self_test(subject.pipeline, options)
+    return _show(_diagnose(subject.pipeline, options), options, given, subject.recipe)
+
+
+def _selected(options: argparse.Namespace) -> list[str]:
+    from diagnostics._catalog import select
+
+    return select(options.only, _skipped(options), fast=options.fast)
+
+
+def _skipped(options: argparse.Namespace) -> list[str]:
+    return [*options.skip, *(["overfit"] if options.skip_overfit else [])]
+
+
+def _show(
+    report: Report, options: argparse.Namespace, given: Sequence[str], recipe: tuple[str, ...]
+) -> int:
+    """Print the report or what was asked of it, write its files, and return the exit code."""
+    if options.json is not None:
         write_text(options.json, report.to_json())
+    if options.html is not None:
+        write_text(options.html, report.to_html())
+    if options.ask is not None:
+        _write_request(_request(report, options, given, recipe), options.ask)
+        return _exit_code(report)
+    log = options.log if options.log or options.target or options.report else DEFAULT_LOG
+    try:
+        print(render(report, options, log=read_log(log, required=log == options.log)))
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    is_minigpt = options.target is None and options.report is None
+    if is_minigpt and options.symptom is None and options.checklist is None:
+        _say_classic_tests(report)
     return _exit_code(report)
 
 
-def _diagnose(pipeline: Pipeline, options: argparse.Namespace, skip: list[str]) -> Report:
+def _request(
+    report: Report, options: argparse.Namespace, given: Sequence[str], recipe: tuple[str, ...]
+) -> str:
+    from diagnostics.help._ask_command import reproduce_command
+    from diagnostics.help._target_source import read_target_source
+    from diagnostics.help.ask import write_help_request
+
+    stored = options.report is not None
+    return write_help_request(
+        report.to_dict(),
+        command="" if stored else reproduce_command(given),
+        target_source=read_target_source(options.target) if options.target else None,
+        recipe=recipe,
+    )
+
+
+def _write_request(request: str, place: str) -> None:
+    if place == "-":
+        print(request, end="")
+        return
+    write_text(place, request)
+    print(f"wrote {place}; read it before you post it, and fill in what is marked FILL IN")
+
+
+def _stored_report(path: str) -> Report:
+    from diagnostics import Report
+    from diagnostics._stored import StoredReportError, load_report
+
+    try:
+        return Report.from_dict(load_report(Path(path)))
+    except StoredReportError as error:
+        raise CommandError(str(error)) from error
+
+
+def _diagnose(pipeline: Pipeline, options: argparse.Namespace) -> Report:
     from diagnostics import diagnose
 
     with _progress() as progress:
-        return diagnose(pipeline, progress=progress, **_how(options, skip))
+        return diagnose(pipeline, progress=progress, **_how(options))
 
 
-def _self_test(pipeline: Pipeline, options: argparse.Namespace, skip: list[str]) -> int:
+def _self_test(pipeline: Pipeline, options: argparse.Namespace) -> int:
     """Say which bugs would be found; 2 when none could be put in, 3 when a check broke itself."""
     from diagnostics import self_test
 
     with _progress() as progress:
-        found = self_test(pipeline, progress=progress, **_how(options, skip))
+        found = self_test(pipeline, progress=progress, **_how(options))
     print(found)
     if options.json:
         write_text(options.json, found.to_json())
@@ -98,11 +169,11 @@ def _self_test(pipeline: Pipeline, options: argparse.Namespace, skip: list[str])
     return 3 if found.errors else 1 if found.injected else 2
 
 
-def _how(options: argparse.Namespace, skip: list[str]) -> dict[str, Any]:
+def _how(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "seed": options.seed,
         "only": options.only,
-        "skip": skip,
+        "skip": _skipped(options),
         "overfit_steps": options.overfit_steps,
         "fast": options.fast,
     }
@@ -132,9 +203,10 @@ def _target_pipeline(target: str) -> Pipeline:
         raise CommandError(f"--target {target} raised {describe_exception(error)}") from error
 
 
-def _minigpt_pipeline(options: argparse.Namespace) -> Pipeline:
+def _minigpt_subject(options: argparse.Namespace) -> Subject:
     """Describe a trained Mini-GPT: its checkpoint, its tokenizer and the ids it was trained on."""
     from diagnostics import Pipeline
+    from diagnostics.help._ask_command import recipe_of
     from minigpt import CharTokenizer, load_checkpoint
     from minigpt._parts import describe_run
     from minigpt._training_state import TrainSettings
@@ -171,12 +243,13 @@ def _minigpt_pipeline(options: argparse.Namespace) -> Pipeline:
         settings = TrainSettings(**stored)
     except (TypeError, ValueError) as error:
         raise CommandError(f"{checkpoint_path}: its settings cannot be read: {error}") from error
-    return Pipeline(
+    pipeline = Pipeline(
         checkpoint.model,
         files=[checkpoint_path, tokenizer_path, train_path, *([val_path] if val_path else [])],
         fresh=checkpoint.step == 0,
         **describe_run(config, tokenizer, train_ids, val_ids, settings),
     )
+    return Subject(pipeline, recipe_of(dataclasses.asdict(config), stored))
 
 
 def _existing(given: str | None, defaults: Sequence[str], what: str, command: str) -> Path:
@@ -208,81 +281,17 @@ def _exit_code(report: Report) -> int:
     return 1 if report.failures or report.errors else 2
 
 
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = Parser(
         prog="python -m diagnostics",
         description="Check a trained Mini-GPT, or your own pipeline, one assumption at a time.",
     )
-    own = parser.add_argument_group("what to check")
-    own.add_argument(
-        "--target",
-        metavar="PLACE",
-        help="module:function or file.py:function that "
-        "returns a Pipeline; without it a Mini-GPT checkpoint is checked",
-    )
-    own.add_argument("--checkpoint", metavar="FILE", help=f"default {DEFAULT_CHECKPOINTS[0]}")
-    own.add_argument("--tokenizer", metavar="FILE", help=f"default {DEFAULT_TOKENIZER}")
-    own.add_argument("--train-data", metavar="FILE", help=f"default {DEFAULT_TRAIN_IDS[0]}")
-    how = parser.add_argument_group("how")
-    how.add_argument(
-        "--only", metavar="NAME", action="extend", nargs="+", help="run these checks or stages only"
-    )
-    how.add_argument(
-        "--skip",
-        metavar="NAME",
-        action="extend",
-        nargs="+",
-        default=[],
-        help="leave these checks or stages out",
-    )
-    how.add_argument(
-        "--fast",
-        action="store_true",
-        help="leave out the checks that train for many steps or start processes",
-    )
-    how.add_argument("--skip-overfit", action="store_true", help="the same as --skip overfit")
-    how.add_argument(
-        "--overfit-steps",
-        metavar="N",
-        type=_positive,
-        default=300,
-        help="at most so many steps to memorise one batch (300)",
-    )
-    how.add_argument(
-        "--self-test",
-        action="store_true",
-        help="put known bugs into copies of the pipeline, and show which of them would be found",
-    )
-    how.add_argument("--seed", metavar="N", type=_seed, default=42, help="fixes every draw (42)")
-    out = parser.add_argument_group("what to show")
-    out.add_argument("--json", metavar="FILE", help="also write the report as JSON")
-    out.add_argument("--list", action="store_true", help="list the checks and exit")
-    out.add_argument("--explain", metavar="NAME", help="explain one check and exit")
-    out.add_argument("--env", action="store_true", help="print the environment, ready to paste")
+    add_flags(parser, checkpoint=DEFAULT_CHECKPOINTS[0], tokenizer=DEFAULT_TOKENIZER)
     options = parser.parse_args(arguments)
-    for name in ("checkpoint", "tokenizer", "train_data"):
-        if options.target is not None and getattr(options, name) is not None:
-            flag = "--" + name.replace("_", "-")
-            parser.error(
-                f"{flag} is about a Mini-GPT and --target brings its own; give one of them"
-            )
+    conflict = find_conflict(options)
+    if conflict is not None:
+        parser.error(conflict)
     return options
-
-
-def _seed(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) >= 2**32:
-        raise argparse.ArgumentTypeError(f"wants a whole number in 0..2**32 - 1, got {text!r}")
-    return int(text)
-
-
-def _positive(text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"wants a whole number >= 1, got {text!r}")
-    return number
 
 
 if __name__ == "__main__":

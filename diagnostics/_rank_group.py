@@ -30,6 +30,7 @@ from typing import Any, NoReturn, TypeVar
 import torch
 import torch.distributed as dist
 
+from diagnostics._steady import steady
 from diagnostics._trace import user_frame
 
 PATIENCE = 20.0  # seconds that a rank waits for another one inside the user's code
@@ -321,7 +322,7 @@ def _failure(rank: int, error: BaseException) -> Failure:
     return Failure(
         rank,
         type(error).__name__,
-        text.split("\n")[0][:300],
+        steady(text.split("\n")[0])[:300],
         user_frame(error) or "",
         any(words in text for words in ECHOES),
     )

@@ -10,9 +10,11 @@ from typing import Any
 
 from diagnostics._debug_fields import debug_fields
 from diagnostics._result import CheckResult, Status
+from diagnostics._steady import steady
 from diagnostics._text import Text
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+KIND = "diagnostics.report"
 # faults that harm nothing where the run is now: they explain no other failure, and come last
 LATENT = ("shapes.wrong_device",)
 
@@ -74,27 +76,61 @@ class Report:
         return render_report(self)
 
     def to_dict(self, *, timings: bool = False) -> dict[str, Any]:
-        """Return the report as plain values; see `to_json`."""
+        """Return the report as plain JSON values, as `report.schema.json` beside this file has it.
+
+        timings: as in `to_json`. `diagnostics._stored.load_report` reads them back from a file.
+        """
         first = self.first_failure
         return {
+            "kind": KIND,
             "schema_version": SCHEMA_VERSION,
             "passed": self.passed,
             "first_failure": None if first is None else first.check,
             "seed": self.seed,
             "debug": _plain(debug_fields(self)),
             "environment": _plain(self.environment),
-            "notes": _plain(self.notes),
+            "notes": [steady(note) for note in self.notes],
             "results": [_result_to_dict(result, timings) for result in self.results],
         }
 
     def to_json(self, *, timings: bool = False) -> str:
-        """Return canonical JSON: the same bytes for the same seed on the same machine.
+        """Return canonical JSON: the same bytes for the same seed in the same environment.
 
+        The number of threads is part of it: a model of a million parameters and more is computed
+        with all of them, and they sum in an order of their own.
         timings: also give each result's seconds, which differ from run to run.
         Numbers that JSON does not know are written as the strings "nan", "inf" and "-inf".
         """
         content = self.to_dict(timings=timings)
         return json.dumps(content, indent=2, sort_keys=True, allow_nan=False) + "\n"
+
+    def to_html(self) -> str:
+        """Return the report as one page of HTML that needs nothing else: no script, no network.
+
+        The same bytes as from the stored JSON report; write it to a file in UTF-8.
+        """
+        from diagnostics.page import render_report_page
+
+        return render_report_page(self.to_dict())
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Report:
+        """Return the report that `to_dict` described; see `diagnostics.load_report` for a file.
+
+        Claims are plain sentences then, which no other language can be made of.
+        """
+        return cls(
+            results=tuple(map(_result_from_dict, content["results"])),
+            seed=content["seed"],
+            environment=content["environment"],
+            notes=tuple(content["notes"]),
+        )
+
+    def _repr_html_(self) -> str:
+        """Return the headline, the path and the verdicts, as a notebook shows them."""
+        from diagnostics.page import render_report_fragment
+
+        return render_report_fragment(self.to_dict())
 
     def _with(self, status: Status) -> tuple[CheckResult, ...]:
         return tuple(result for result in self.results if result.status is status)
@@ -107,21 +143,38 @@ def _result_to_dict(result: CheckResult, timings: bool) -> dict[str, Any]:
         "family": result.family,
         "status": str(result.status),
         "reason": result.reason,
-        "claim": str(result.claim),
-        "measured": str(result.measured),
-        "expected": str(result.expected),
-        "where": str(result.where),
-        "causes": [str(cause) for cause in result.causes],
-        "next_step": str(result.next_step),
+        "claim": steady(result.claim),
+        "measured": steady(result.measured),
+        "expected": steady(result.expected),
+        "where": steady(result.where),
+        "causes": [steady(cause) for cause in result.causes],
+        "next_step": steady(result.next_step),
         "numbers": _plain(result.numbers),
         "consequence_of": result.consequence_of,
     }
     if isinstance(result.claim, Text):  # so that another language can be rendered later
         plain["claim_template"] = result.claim.template
-        plain["claim_facts"] = _plain(result.claim.facts)
+        facts = {name: _steady_fact(fact) for name, fact in result.claim.facts.items()}
+        plain["claim_facts"] = _plain(facts)
     if timings:
         plain["seconds"] = round(result.seconds, 4)
     return plain
+
+
+def _result_from_dict(plain: Mapping[str, Any]) -> CheckResult:
+    texts = ("check", "reason", "claim", "measured", "expected", "where", "next_step")
+    return CheckResult(
+        **{name: plain[name] for name in texts},
+        status=Status(plain["status"]),
+        causes=tuple(plain["causes"]),
+        numbers=plain["numbers"],
+        consequence_of=plain["consequence_of"],
+        seconds=plain.get("seconds", 0.0),
+    )
+
+
+def _steady_fact(fact: Any) -> Any:
+    return steady(fact) if isinstance(fact, str) else fact
 
 
 def _plain(value: Any) -> Any:
@@ -130,8 +183,10 @@ def _plain(value: Any) -> Any:
         return {str(name): _plain(item) for name, item in value.items()}
     if isinstance(value, bool) or value is None:
         return value
+    if isinstance(value, str):
+        return str(value)
     if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
+        return float(value) if math.isfinite(value) else str(value)
     if isinstance(value, int):
         return int(value)
     if isinstance(value, (list, tuple)):
@@ -140,4 +195,4 @@ def _plain(value: Any) -> Any:
         return sorted((_plain(item) for item in value), key=repr)
     if hasattr(value, "tolist"):
         return _plain(value.tolist())
-    return str(value)
+    return steady(str(value))

@@ -140,7 +140,7 @@ def _judge_structure(trip: Trip) -> Iterator[CheckResult]:
             next_step=say("freeze the same parameters after loading, before the optimizer"),
         )
     if saved.ties - loaded.ties:
-        names = sorted(next(iter(saved.ties - loaded.ties)))
+        names = min(sorted(group) for group in saved.ties - loaded.ties)  # of several the first
         yield verdict(
             Status.FAIL,
             "resume.untied",

@@ -31,10 +31,12 @@ from diagnostics._injection import CannotInject, Injection
 from diagnostics._pipeline import Pipeline
 from diagnostics._report import Report
 from diagnostics._result import CheckResult, Status
+from diagnostics._steady import steady
 from diagnostics._suite import diagnose
 from diagnostics._text import Text, say
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # the schema of `healthy`, a report, rises with it
+KIND = "diagnostics.self_test"
 
 INJECTIONS = (
     *_inject_text.INJECTIONS,
@@ -119,8 +121,15 @@ class SelfTest:
         return render_self_test(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything but the timings as plain values; see `to_json`."""
+        """Return everything but the timings as plain values; see `to_json`.
+
+        kind, schema_version; passed; seed; injected, caught: how many bugs were; trials: one per
+        bug that was tried, {id, check, title, outcome, status, reason, claim, note, unlock}, whose
+        outcome is one of `Outcome`, with status, reason and claim null where the check was not
+        run; healthy: the report of the pipeline as it is, see `Report.to_dict`.
+        """
         return {
+            "kind": KIND,
             "schema_version": SCHEMA_VERSION,
             "passed": self.passed,
             "seed": self.seed,
@@ -131,7 +140,7 @@ class SelfTest:
         }
 
     def to_json(self) -> str:
-        """Return canonical JSON: the same bytes for the same seed on the same machine."""
+        """Return canonical JSON: the same bytes for the same seed in the same environment."""
         return json.dumps(self.to_dict(), indent=2, sort_keys=True, allow_nan=False) + "\n"
 
 
@@ -208,7 +217,7 @@ def _plain(trial: Trial) -> dict[str, Any]:
         "outcome": str(trial.outcome),
         "status": None if result is None else str(result.status),
         "reason": None if result is None else result.reason,
-        "claim": None if result is None else str(result.claim),
-        "note": str(trial.note),
-        "unlock": str(trial.unlock),
+        "claim": None if result is None else steady(result.claim),
+        "note": steady(trial.note),
+        "unlock": steady(trial.unlock),
     }

@@ -37,7 +37,7 @@ def diagnose(
 ) -> Report:
     """Check a pipeline and return the report. The user's objects come back untouched.
 
-    seed: fixes every random choice; the same seed gives the same report on the same machine.
+    seed: fixes every random choice; the same seed gives the same report in the same environment.
     only, skip: names of checks or stages.
     overfit_steps: upper bound of the steps with which one batch is memorised.
     fast: leave out the checks that train for many steps or start processes, unless `only` asks

@@ -39,6 +39,7 @@ import torch
 from torch import Tensor, nn
 
 from diagnostics._attention import plain_length
+from diagnostics._influence_map import influence_map
 from diagnostics._leak_pattern import Leak, read_leak, site_name
 from diagnostics._leak_site import Trace, find_leak
 from diagnostics._probe import JITTER_STD, Probe
@@ -68,6 +69,7 @@ def check_causal_independence(
 
     tokens: (B, T) ids with T >= 2 to start from; None: random ones. Only the first row is used.
     vocab_size: V; None: read from the model.    parts: other fields of Pipeline, such as forward.
+    `numbers["influence"]` holds the map in at most 64 x 64 cells.
     Raises ValueError when tokens have another shape.
     """
     return _check(direct_probe(model, tokens, vocab_size, parts, length_min=2), tokens)
@@ -261,7 +263,13 @@ def _weak_mask(leak: CheckResult) -> CheckResult:
     )
 
 
-def _numbers(influence: Tensor, replaced: list[int], limit: float, scale: float) -> dict[str, Any]:
+def _numbers(
+    influence: Tensor,
+    replaced: list[int],
+    limit: float,
+    scale: float,
+    leaks: Tensor | None = None,
+) -> dict[str, Any]:
     positions = torch.arange(len(influence), device=influence.device)
     future = positions[:, None] < torch.tensor(replaced, device=influence.device)[None, :]
     return {
@@ -271,6 +279,7 @@ def _numbers(influence: Tensor, replaced: list[int], limit: float, scale: float)
         "limit": limit,
         "length": len(influence),
         "replaced": replaced,
+        "influence": influence_map(influence, replaced, leaks),
     }
 
 
@@ -295,7 +304,7 @@ def _failed(leak: Leak, trace: Trace | None, limit: float, scale: float) -> Chec
     pairs = torch.nonzero(leak.leaks)
     i, column = (int(index) for index in pairs[0])
     j = int(leak.changed[column])
-    numbers = _numbers(leak.influence, leak.changed.tolist(), limit, scale)
+    numbers = _numbers(leak.influence, leak.changed.tolist(), limit, scale, leak.leaks)
     reading = read_leak(leak, trace)
     site = None if trace is None else trace.site
     where = say(

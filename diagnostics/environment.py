@@ -46,6 +46,7 @@ from diagnostics._probe import MissingPartError, Probe
 from diagnostics._repeatable import Disagreement, compare_batches, compare_models
 from diagnostics._result import CheckResult, Status, verdict
 from diagnostics._text import Text, say
+from diagnostics._versions import measure_versions, render_facts
 
 TORCH_MIN = (2, 4)  # the oldest release that the package installs with
 
@@ -98,6 +99,7 @@ def measure_environment() -> dict[str, Any]:
         "implementation": platform.python_implementation(),
         "torch": torch.__version__,
         "numpy": np.__version__,
+        **measure_versions(),
         "system": platform.system(),
         "system_release": platform.release(),
         "machine": platform.machine(),
@@ -105,6 +107,7 @@ def measure_environment() -> dict[str, Any]:
         "device": "cuda" if cuda else "mps" if mps else "cpu",
         "cuda_available": cuda,
         "cuda_version": torch.version.cuda,
+        "cudnn_version": torch.backends.cudnn.version() if cuda else None,
         "cuda_devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
         if cuda
         else [],
@@ -120,10 +123,7 @@ def measure_environment() -> dict[str, Any]:
 
 def render_environment() -> str:
     """Return the environment as a block to paste into a report of a bug."""
-    facts = measure_environment()
-    width = max(map(len, facts))
-    rows = [f"{name.replace('_', ' '):<{width}}  {_shown(value)}" for name, value in facts.items()]
-    return "\n".join(["Environment", "-----------", *rows])
+    return f"Environment\n-----------\n{render_facts(measure_environment())}"
 
 
 # ---- switches --------------------------------------------------------------------------------
@@ -508,14 +508,6 @@ def _mps_is_available() -> bool:
 
 def _short(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if value is None or value == []:
-        return "none"
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _warning(reason: str, claim: Text, **fields: Any) -> CheckResult:

@@ -360,7 +360,7 @@ def _judge_norms(probe: Probe, model: nn.Module) -> CheckResult | None:
         where=say("{count:norm|norms}; first is {path}", count=len(wrong), path=path),
         causes=_norm_causes(rms),
         next_step=say("compare with functional.layer_norm(x, x.shape[-1:]) on random x"),
-        numbers={"path": path, "rms": [float(r) for r in rms]},
+        numbers={"path": path, "row_rms": [float(r) for r in rms]},
     )
 
 
@@ -419,6 +419,7 @@ def _judge_sizes(probe: Probe, watched: Watched, warning: CheckResult | None) ->
         "calls": len(watched.calls),
         "growth": growth,
         "rms": rms,
+        "order": list(rms),  # of the calls, which sorted names in a file no longer show
         "largest": max((_largest(t) for c in watched.calls for t in c.outputs), default=0.0),
     }
     if not growth <= GROWTH_MAX:

@@ -28,11 +28,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from diagnostics._id_histogram import measure_histogram
+from diagnostics._pieces import pieces_of
 from diagnostics._probe import MissingPartError, Probe
 from diagnostics._result import CheckResult, Status, verdict
 from diagnostics._text import Text, say
@@ -53,6 +56,7 @@ def check_range(
 
     ids: (N,) or (B, T), a tensor, an array or a list.    name: what to call them in messages.
     ignore_index: a value that targets may hold besides, such as -100; None: no exception.
+    `numbers["histogram"]` holds how often each id occurs, where the ids are whole numbers.
     Raises ValueError for another number of dimensions or a vocabulary below 1.
     """
     ids = torch.as_tensor(ids)
@@ -60,18 +64,24 @@ def check_range(
         raise ValueError(f"ids must have shape (N,) or (B, T), got {tuple(ids.shape)}")
     if vocab_size < 1:
         raise ValueError(f"vocab_size must be at least 1, got {vocab_size}")
+    source = _Source(name, ids, ignore_index)
+    return _with_histogram(_judge(source, vocab_size), source, vocab_size)
+
+
+def _judge(source: _Source, vocab_size: int) -> CheckResult:
+    ids, name = source.ids, source.name
     if ids.numel() == 0:
         return verdict(
             Status.FAIL,
             "range.empty",
             say("{name} holds no id at all", name=name),
-            numbers={"count": 0},
+            numbers={"count": 0, "name": name},
         )
-    if ids.dtype.is_floating_point or ids.dtype.is_complex or ids.dtype is torch.bool:
+    if not _holds_integers(ids):
         return _not_integer(ids, name)
     if torch.iinfo(ids.dtype).max < vocab_size - 1:
         return _small_type(ids, vocab_size, name)
-    numbers = measure_range(ids, vocab_size, ignore_index=ignore_index)
+    numbers = measure_range(ids, vocab_size, ignore_index=source.ignore_index)
     if numbers["bad_count"]:
         return _out_of_range(ids, vocab_size, numbers, name)
     traces = _traces(ids.flatten(), vocab_size, numbers, name)
@@ -96,12 +106,35 @@ def check_range(
 
 def run(probe: Probe) -> CheckResult:
     """Judge every row of ids that the pipeline has, in the order in which they are made."""
+    sources: list[_Source] = []
+    result = _judge_sources(probe, sources)
+    name = result.numbers.get("name")
+    own = next((source for source in sources if source.name == name and source.is_data), None)
+    shown = own or (sources[0] if sources else None)  # else of what the model is trained on
+    if shown is None:
+        return result
+    return _with_histogram(result, shown, probe.usable_vocab_size, probe.pipeline.tokenizer)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A row of ids, or rows of them: what to call it and what it may hold besides 0 to V - 1."""
+
+    name: str
+    ids: Tensor  # (N,) or (B, T)
+    ignore_index: int | None = None
+    is_data: bool = True  # False: a few ids that the configuration names
+
+
+def _judge_sources(probe: Probe, sources: list[_Source]) -> CheckResult:
+    """Judge until something fails; `sources` is filled with what was looked at."""
     limit = probe.usable_vocab_size
     results: list[CheckResult] = []
-    for name, ids, ignored in _sources(probe):
-        if isinstance(ids, Tensor) and ids.ndim not in (1, 2):
+    for source in _sources(probe):
+        if source.ids.ndim not in (1, 2):
             continue  # another shape is for `batches`
-        result = check_range(ids, limit, ignore_index=ignored, name=name)
+        sources.append(source)
+        result = _judge(source, limit)
         if result.failed:
             return _with_origin(result, probe, limit)
         results.append(result)
@@ -126,6 +159,26 @@ def run(probe: Probe) -> CheckResult:
         ),
         numbers={**results[0].numbers, "counts": counts},
     )
+
+
+def _with_histogram(
+    result: CheckResult, source: _Source, vocab_size: int, tokenizer: Any = None
+) -> CheckResult:
+    """Add how often each id occurs in the source, where its ids are whole numbers."""
+    ids = source.ids
+    if ids.numel() == 0 or not _holds_integers(ids):
+        return result
+    histogram = measure_histogram(ids, vocab_size, ignore_index=source.ignore_index)
+    if histogram is None:
+        return result
+    histogram["name"] = source.name
+    if tokenizer is not None:
+        histogram["pieces"] = pieces_of(tokenizer, (token_id for token_id, _ in histogram["top"]))
+    return dataclasses.replace(result, numbers={**result.numbers, "histogram": histogram})
+
+
+def _holds_integers(ids: Tensor) -> bool:
+    return not (ids.dtype.is_floating_point or ids.dtype.is_complex or ids.dtype is torch.bool)
 
 
 def measure_range(
@@ -193,29 +246,29 @@ def explains_wrap(true: Tensor, stored: Tensor) -> int | None:
 # ---- what is judged --------------------------------------------------------------------------
 
 
-def _sources(probe: Probe) -> Iterator[tuple[str, Any, int | None]]:
-    """Yield (name, ids, the value they may hold besides)."""
+def _sources(probe: Probe) -> Iterator[_Source]:
     pipeline = probe.pipeline
     if pipeline.train_ids is not None:
-        yield "train_ids", pipeline.train_ids, None
+        yield _Source("train_ids", torch.as_tensor(pipeline.train_ids))
     if pipeline.val_ids is not None:
-        yield "val_ids", pipeline.val_ids, None
+        yield _Source("val_ids", torch.as_tensor(pipeline.val_ids))
     try:
         batch = probe.raw_batch
     except MissingPartError:
         batch = None
     if batch is not None:
-        yield "batch inputs", batch.inputs, None
-        yield "batch targets", batch.targets, pipeline.ignore_index
+        yield _Source("batch inputs", batch.inputs)
+        yield _Source("batch targets", batch.targets, pipeline.ignore_index)
     if pipeline.pad_id is not None and pipeline.pad_id != pipeline.ignore_index:
-        yield "pad_id", torch.tensor([pipeline.pad_id]), None
+        yield _Source("pad_id", torch.tensor([pipeline.pad_id]), is_data=False)
     if pipeline.tokenizer is not None:
         reader = TokenizerReader(pipeline.tokenizer)
         if reader.special_ids:
-            yield "special ids", torch.tensor(list(reader.special_ids.values())), None
+            special = torch.tensor(list(reader.special_ids.values()))
+            yield _Source("special ids", special, is_data=False)
         emitted = _emitted(reader, pipeline.train_text)
         if emitted:
-            yield "ids from the tokenizer", torch.tensor(emitted), None
+            yield _Source("ids from the tokenizer", torch.tensor(emitted))
 
 
 def _emitted(reader: TokenizerReader, text: str | None) -> list[int]:
@@ -470,7 +523,7 @@ def _not_integer(ids: Tensor, name: str) -> CheckResult:
         if fractions
         else (),
         next_step=say("ids.long(), where they are read"),
-        numbers={"dtype": str(ids.dtype), "fractions": fractions},
+        numbers={"dtype": str(ids.dtype), "fractions": fractions, "name": name},
     )
 
 
@@ -490,7 +543,7 @@ def _small_type(ids: Tensor, vocab_size: int, name: str) -> CheckResult:
         expected=say("a type that holds {last}", last=vocab_size - 1),
         causes=(say("ids above {largest} wrapped round when they were stored", largest=largest),),
         next_step=say("encode the text again, and store the ids in a type that holds V - 1"),
-        numbers={"dtype": str(ids.dtype), "vocab_size": vocab_size},
+        numbers={"dtype": str(ids.dtype), "vocab_size": vocab_size, "name": name},
     )
 
 

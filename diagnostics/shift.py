@@ -25,13 +25,16 @@ Break it
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from diagnostics._probe import Batch, MissingPartError, Probe
 from diagnostics._result import CheckResult, Status
+from diagnostics._shift_sample import place_to_show, read_sample
 from diagnostics._text import Text, say
 
 OFFSETS = range(-3, 4)  # the distances at which a mistaken slice still lands
@@ -48,14 +51,24 @@ def check_shift(
     labels: str = "next",
     ignore_index: int = -100,
     data: Tensor | None = None,
+    tokenizer: Any = None,
 ) -> CheckResult:
     """Check that targets (B, T) are the tokens that follow inputs (B, T).
 
     labels: "next", or "same" when the model shifts inside and targets must equal inputs.
     data: the (N,) ids that the rows were cut from; lets the last target be judged exactly.
+    tokenizer: decodes the ids of the rows that `numbers["sample"]` shows.
     Raises ValueError when the two shapes differ or T < 2.
     """
     _require_pair(inputs, targets)
+    result = _judge(inputs, targets, labels, ignore_index, data)
+    batch = Batch(inputs, targets, source="given")
+    return _with_sample(result, batch, batch, labels, ignore_index, tokenizer)
+
+
+def _judge(
+    inputs: Tensor, targets: Tensor, labels: str, ignore_index: int, data: Tensor | None
+) -> CheckResult:
     scored = targets != ignore_index  # (B, T)
     if not scored.any():
         return _nothing_scored(inputs, ignore_index)
@@ -104,13 +117,11 @@ def run(probe: Probe) -> CheckResult:
     batch, data = counted or (probe.raw_batch, pipeline.train_ids)
     if batch.inputs.shape[-1] == 1:
         raise MissingPartError("block_size", why="a row of one token has no token after it")
-    return check_shift(
-        batch.inputs,
-        batch.targets,
-        labels=pipeline.labels,
-        ignore_index=pipeline.ignore_index,
-        data=data,
-    )
+    _require_pair(batch.inputs, batch.targets)
+    labels, ignored = pipeline.labels, pipeline.ignore_index
+    result = _judge(batch.inputs, batch.targets, labels, ignored, data)
+    shown = batch if counted is None else _readable_batch(probe, batch)
+    return _with_sample(result, batch, shown, labels, ignored, pipeline.tokenizer)
 
 
 def measure_agreement(
@@ -170,6 +181,48 @@ def _counting_batch(probe: Probe) -> tuple[Batch, Tensor] | None:
         batch = probe.draw_batch(data)
     is_counting = bool((batch.inputs[:, 1:] - batch.inputs[:, :-1] == 1).all())
     return (batch, data) if is_counting else None  # a loader may cut rows in a way of its own
+
+
+def _readable_batch(probe: Probe, counting: Batch) -> Batch:
+    """Return what the same loader makes of the real data; the counting batch where it fails."""
+    try:
+        batch = probe.raw_batch
+        if batch.source != "get_batch" and probe.pipeline.train_ids is not None:
+            with probe.seeded("batch"):
+                batch = probe.draw_batch(probe.pipeline.train_ids)
+        _require_pair(batch.inputs, batch.targets)
+    except Exception:  # any: the user's loader; it was judged on the counting data
+        return dataclasses.replace(counting, source="counting")
+    if batch.source != "get_batch":  # another loader than the one that was judged
+        return dataclasses.replace(counting, source="counting")
+    return batch
+
+
+def _with_sample(
+    result: CheckResult,
+    judged: Batch,
+    shown: Batch,
+    labels: str,
+    ignore_index: int,
+    tokenizer: Any,
+) -> CheckResult:
+    """Add rows that show what was found, to be looked at beside the verdict."""
+    wanted = None if result.passed else 0 if labels == "same" else 1
+    place = place_to_show(shown.inputs, shown.targets, wanted=wanted, ignore_index=ignore_index)
+    if result.reason in _LAST_COLUMN:
+        row = result.numbers["first_row"] if shown is judged else 0
+        place = (row, shown.inputs.shape[1] - 1)
+    elif result.reason == "shift.column_ignored":
+        place = (0, result.numbers["column"])
+    sample = read_sample(
+        shown.inputs,
+        shown.targets,
+        source=shown.source,
+        place=place,
+        tokenizer=tokenizer,
+        ignore_index=ignore_index,
+    )
+    return dataclasses.replace(result, numbers={**result.numbers, "sample": sample})
 
 
 def _wrong_last_targets(
@@ -278,7 +331,7 @@ def _last_column_failure(
         ),
         causes=(Text(cause, {}),) if cause else (),
         next_step=say("cut T + 1 tokens per row: inputs = window[:-1], targets = window[1:]"),
-        numbers={"wrong_rows": count, "judged_rows": judged},
+        numbers={"wrong_rows": count, "judged_rows": judged, "first_row": row},
     )
 
 

@@ -16,7 +16,8 @@ import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from diagnostics.__main__ import _seed, _target_pipeline
+from diagnostics.__main__ import _target_pipeline
+from diagnostics._flags import seed_number
 from diagnostics._catalog import CATALOG
 from diagnostics._text import say
 from exercises import _exit
@@ -250,7 +251,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="run a check on the broken copy; may be repeated",
     )
     parser.add_argument("--answer", metavar="CHECK", help="the check that names the bug")
-    parser.add_argument("--seed", type=_seed, default=42, metavar="N", help="fixes every draw (42)")
+    parser.add_argument(
+        "--seed", type=seed_number, default=42, metavar="N", help="fixes every draw (42)"
+    )
     return parser.parse_args(arguments)
 
 

@@ -146,6 +146,7 @@ class StepReport:
     step: int
     train_loss: float | None = None  # of this update's batches, before the update
     validation_loss: float | None = None
+    training_loss: float | None = None  # measured like the validation loss, in the same evaluation
     learning_rate: float | None = None
     grad_norm: float | None = None  # before clipping
     clipped: bool | None = None
@@ -153,7 +154,12 @@ class StepReport:
 
 
 class NonFiniteError(FloatingPointError):
-    """NaN or infinity turned up; no update was made with it and no checkpoint written."""
+    """NaN or infinity turned up; no update was made with it and no checkpoint written.
+
+    report: the update that was refused, None where it was no update.
+    """
+
+    report: StepReport | None = None
 
 
 class SaveError(OSError):

@@ -1,4 +1,4 @@
-"""What a training run tells a watcher, which it does not know: the monitor of the checks, or none.
+"""What a training run tells those who look on, whom it does not know: a monitor, a page, or none.
 
 Shapes: B batch, T time.
 """
@@ -6,6 +6,7 @@ Shapes: B batch, T time.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, Protocol
 
 from torch import Tensor, nn
@@ -41,3 +42,29 @@ class Watcher(Protocol):
 
     def evaluation(self, validation_loss: float, training_loss: float) -> None:
         """Take note of two losses that were measured in the same way."""
+
+    @property
+    def postmortem_path(self) -> Path | None:
+        """Where the latest post-mortem was written, None where there is none."""
+
+
+class Page(Protocol):
+    """Shows a run while it trains, and never ends it: what cannot be written is left out."""
+
+    def log(self, step: int, **numbers: float | None) -> None:
+        """Take note of numbers after `step` updates, named as in `StepReport`."""
+
+    def event(self, event: object) -> None:
+        """Take note of a message: an event of the watcher, or a sentence."""
+
+    def sample(self, step: int, text: str, *, prompt: str = "") -> None:
+        """Take note of what the model wrote after `step` updates, going on from `prompt`."""
+
+    def go_on(self, step: int, *, log: Path, clipped_updates: int) -> None:
+        """Continue the page of a run that goes on after `step`, whose rows are in `log`."""
+
+    def finish(self, kind: str, message: str = "", *, postmortem: object = None) -> None:
+        """Say how the run ended: "finished", "early", "paused", "interrupted" or "failed"."""
+
+    def fail(self, error: BaseException, *, postmortem: object = None) -> None:
+        """Say that the run ended with this error."""

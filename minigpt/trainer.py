@@ -164,7 +164,10 @@ class Trainer:
         self.model.train()
         if state.step == 0:
             self._evaluate()  # evaluation itself is proved to work before hours go into training
-            self._report(StepReport(step=0, validation_loss=state.validation_loss), logged=True)
+            report = StepReport(
+                step=0, validation_loss=state.validation_loss, training_loss=state.training_loss
+            )
+            self._report(report, logged=True)
         while (reason := self._reason_to_stop(stop_after)) is None:
             self._cut_at = state.step + 1
             start = time.perf_counter()
@@ -176,6 +179,7 @@ class Trainer:
             report = dataclasses.replace(
                 report,
                 validation_loss=state.validation_loss if due else None,
+                training_loss=state.training_loss if due else None,
                 tokens_per_second=self._tokens / max(self._seconds, CLOCK_SECONDS),
             )
             self._report(report, logged=due or state.step % settings.log_every == 0)
@@ -291,12 +295,19 @@ class Trainer:
     def _non_finite(self, update: Update, rate: float) -> NonFiniteError:
         name = first_bad_gradient(self.model)
         bad = "" if name is None else f", first in {name}"
-        return NonFiniteError(
+        error = NonFiniteError(
             f"update {self.state.step + 1} got loss {update.loss:g} and gradient norm "
             f"{update.grad_norm:g}{bad}, at learning rate {rate:g}; it was not made. "
             f"Last finite step: {self.state.step}. {self.files.where_to_go_on()} "
             "Start a new run with a lower learning rate or a longer warm-up"
         )
+        error.report = StepReport(
+            step=self.state.step + 1,
+            train_loss=update.loss,
+            learning_rate=rate,
+            grad_norm=update.grad_norm,
+        )
+        return error
 
     def _report(self, report: StepReport, *, logged: bool) -> None:
         if logged:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +39,9 @@ from diagnostics.monitor.staleness import StalenessWatch
 from diagnostics.monitor.summary import closing, summarise
 from diagnostics.monitor.update import Update, global_norm, one_number, read_rates
 from diagnostics.monitor.values import Values
+
+if TYPE_CHECKING:
+    from diagnostics.page import RunPage
 
 NEAR = frozenset({"cpu"})  # devices whose numbers are there without waiting
 EARLY = frozenset({1, 5, 10})  # looks before the first regular one: some faults show at once
@@ -66,6 +69,8 @@ class TrainingMonitor:
     skips_non_finite: a loss scaler skips updates with infinite gradients, which is its design.
     look_inside: whether to look for dead units and collapsed attention, by a forward pass of a few
         rows every 5 * `every` updates, for which `step` needs `inputs`.
+    page: shows the run while it trains: updates, evaluations and messages as they are seen here,
+        and how it ended. See `diagnostics.page.RunPage`.
 
     As a context manager it reads what is left, writes a post-mortem when the block raises, and
     lets every exception through.
@@ -88,11 +93,13 @@ class TrainingMonitor:
         precision: Callable[[], AbstractContextManager[Any]] = nullcontext,
         skips_non_finite: bool = False,
         look_inside: bool = True,
+        page: RunPage | None = None,
     ) -> None:
         if keep_steps < 1 or every < 1:
             raise ValueError(f"keep_steps and every must be >= 1, got {keep_steps} and {every}")
         self.model: nn.Module | None = None
         self.every, self.look_inside = every, look_inside
+        self.page = page
         self.step_count = 0  # number of the latest update
         self._speaker = Speaker(on_event)
         self._values = Values()
@@ -178,6 +185,10 @@ class TrainingMonitor:
         stands in for it.
         """
         self.flush()
+        if self.page is not None:
+            self.page.log(
+                self.step_count, validation_loss=validation_loss, training_loss=training_loss
+            )
         usual = self._losses.usual()
         late = None if usual is None else usual[0]
         self._evaluations.see(
@@ -212,6 +223,8 @@ class TrainingMonitor:
             again = [e for e in self._speaker.events if e.count > 1]
             if again:
                 self._speaker.hand_on(closing(self.step_count, self._speaker.events))
+        if self.page is not None:
+            self.page.finish()
 
     def __enter__(self) -> TrainingMonitor:
         return self
@@ -225,6 +238,9 @@ class TrainingMonitor:
         if isinstance(error, Exception):
             self._values.flush()
             self._inquest.note_exception(self.step_count, error, self.model, self.history)
+        if error is not None and self.page is not None:
+            self._hand_on()
+            self.page.fail(error, postmortem=self.postmortem_path)
         self.close()
 
     # ---- what a person reads -----------------------------------------------------------------
@@ -334,6 +350,7 @@ class TrainingMonitor:
 
     def _see(self, update: Update, known: bool, loss: float, norm: float | None) -> None:
         update.loss, update.grad_norm = loss, norm
+        clipped_before = self._gradients.clipped_steps
         if not self._losses.see(update.step, loss, warming_up=update.warming_up):
             self._inquest.note_loss(update, self.model, self.history)
         elif norm is not None and self._gradients.see(
@@ -344,6 +361,17 @@ class TrainingMonitor:
             warming_up=update.warming_up,
         ):
             self._inquest.note_gradient(update, self.model, self.history)
+        if self.page is not None:
+            self._show(self.page, update, self._gradients.clipped_steps > clipped_before)
+
+    def _show(self, page: RunPage, update: Update, clipped: bool) -> None:
+        page.log(
+            update.step,
+            train_loss=update.loss,
+            learning_rate=max(update.learning_rates, default=None),
+            grad_norm=update.grad_norm,
+            clipped=clipped if self._gradients.clip_norm else update.clipped,
+        )
 
     def _look(
         self,
@@ -380,6 +408,8 @@ class TrainingMonitor:
         events = self._speaker.events
         while self._told < len(events):
             self._told += 1
+            if self.page is not None:
+                self.page.event(events[self._told - 1])
             self._speaker.hand_on(events[self._told - 1])
 
     def _not_watched(self) -> list[Text]:

@@ -29,7 +29,7 @@ from minigpt.train._signals import signals_noted
 if TYPE_CHECKING:  # --help must not wait for torch
     from minigpt._train_data import TrainData
     from minigpt._train_report import TrainReport
-    from minigpt._watcher import Watcher
+    from minigpt._watcher import Page, Watcher
     from minigpt.model import MiniGPT
     from minigpt.parallel import Team
     from minigpt.trainer import Trainer
@@ -38,6 +38,10 @@ if TYPE_CHECKING:  # --help must not wait for torch
 MakeWatcher = Callable[
     ["MiniGPT", "TrainData", TrainSettings, Path, Callable[[object], None]],
     "AbstractContextManager[Watcher]",
+]
+# (path, model, data, settings, folder of the checkpoints, listener for a sentence)
+MakePage = Callable[
+    [Path, "MiniGPT", "TrainData", TrainSettings, Path, Callable[[str], None]], "Page"
 ]
 
 __all__ = ["MODEL_FLAGS", "PRESETS", "main"]
@@ -48,12 +52,14 @@ def main(
     *,
     preflight: Preflight | None = None,
     make_watcher: MakeWatcher | None = None,
+    make_page: MakePage | None = None,
 ) -> int:
     """Train as the arguments say; returns the exit code.
 
     preflight: looks at what is about to train, before step 0; CheckFailedError stops it. The
         command in `__main__.py` hands it over, so that this module does not know the checks.
     make_watcher: makes what looks on while it trains; `__main__.py` hands it over, too.
+    make_page: makes what `--html` shows the run on, likewise.
     """
     launch = _read_launch()
     options = parse_flags(arguments, quiet=launch.rank > 0)
@@ -65,7 +71,7 @@ def main(
     timeout = TIMEOUT + timedelta(seconds=min(options.save_wait, 1e6))
     try:
         with team_of(launch, device, timeout=timeout) as team:
-            return _train(options, team, preflight, make_watcher)
+            return _train(options, team, preflight, make_watcher, make_page)
     except PeerError as error:
         if not error.told:  # where the process that failed says it, once is enough
             print(f"error: {error}", file=sys.stderr)
@@ -77,21 +83,43 @@ def _train(
     team: Team,
     preflight: Preflight | None,
     make_watcher: MakeWatcher | None,
+    make_page: MakePage | None,
 ) -> int:
     """Read, build, train and report, as one of the processes of `team`."""
     from minigpt._train_report import TrainReport
     from minigpt.parallel import PeerError
-    from minigpt.trainer import Trainer
+    from minigpt.train._page import PageFeed
+    from minigpt.trainer import StepReport, Trainer
 
     data, model, settings, checkpoint = prepare_run(options, team, preflight)
     with ExitStack() as stack:
         stop = stack.enter_context(signals_noted(second_ends=team.size == 1))
         report = TrainReport(data, model, settings, options.checkpoints, on_lost=stop.set)
         stack.enter_context(report)
+        page = None
+        with team.united():
+            if make_page is not None and team.is_first and options.html is not None:
+                page = make_page(
+                    options.html, model, data, settings, options.checkpoints, report.on_warning
+                )
+        feed = stack.enter_context(PageFeed(page, data))
+
+        def on_step(step: StepReport) -> None:
+            report.on_step(step)
+            feed.on_step(step)
+
+        def on_event(event: object) -> None:
+            report.on_event(event)
+            feed.on_event(event)
+
+        def on_warning(text: str) -> None:
+            report.on_warning(text)
+            feed.on_event(text)
+
         watcher = None
         if make_watcher is not None and team.is_first and not options.no_monitor:
-            made = make_watcher(model, data, settings, options.checkpoints, report.on_event)
-            watcher = stack.enter_context(made)
+            made = make_watcher(model, data, settings, options.checkpoints, on_event)
+            watcher = feed.watcher = stack.enter_context(made)
         try:
             trainer = Trainer(
                 model,
@@ -101,16 +129,17 @@ def _train(
                 settings,
                 folder=options.checkpoints,
                 corpus_fingerprint=data.corpus_fingerprint,
-                on_step=report.on_step if team.is_first else lambda step: None,
+                on_step=on_step if team.is_first else lambda step: None,
                 should_stop=stop.is_set,
                 checkpoint=checkpoint,
                 team=team,
                 save_wait_seconds=options.save_wait,
-                on_warning=report.on_warning,
+                on_warning=on_warning,
                 watcher=watcher,
             )
         except ValueError as error:  # a checkpoint whose training state does not fit
             raise CommandError(str(error)) from error
+        feed.follow(trainer)
         rows = team.gather(trainer.coming_row())
         if team.is_first:
             report.print_header(trainer.state.step, rows)
@@ -118,12 +147,15 @@ def _train(
             reason = trainer.run(stop_after=options.stop_after)
         except NonFiniteError as error:
             report.close()
+            feed.fail(error)
             if team.is_first:  # all of them know
                 print(f"error: {error}", file=sys.stderr)
             return EXIT_CHECK_FAILED
-        except (OSError, PeerError):  # the disk's fault or another process's, not the model's
+        except (OSError, PeerError) as error:  # the disk's fault or another process's
+            feed.fail(error)
             stack.close()  # so that no watcher writes a post-mortem about it
             raise
+        feed.end(reason)
     return _end(report, trainer, reason, team)
 
 

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from minigpt._cli import CheckFailedError, run_command
+from minigpt._training_state import BEST_NAME
 from minigpt.train import main
 
 if TYPE_CHECKING:  # --help must not wait for torch
     from diagnostics import TrainingMonitor
+    from diagnostics.page import RunPage
     from minigpt._train_data import TrainData
     from minigpt._training_state import TrainSettings
     from minigpt.model import MiniGPT
@@ -83,5 +85,35 @@ def make_monitor(
     )
 
 
+def make_page(
+    path: Path,
+    model: MiniGPT,
+    data: TrainData,
+    settings: TrainSettings,
+    folder: Path,
+    on_warning: Callable[[str], None],
+) -> RunPage:
+    """Return the page of this run, of what `--html` names."""
+    from diagnostics.monitor import unigram_entropy
+    from diagnostics.page import RunPage
+    from minigpt.train._page import describe_start
+
+    return RunPage(
+        path,
+        title="Mini-GPT training run",
+        total_steps=settings.max_steps,
+        vocab_size=model.config.vocab_size,
+        unigram_entropy=unigram_entropy(data.train_ids),
+        clip_norm=settings.clip_norm or None,
+        best_path=str(folder / BEST_NAME),
+        facts=describe_start(model, data, settings),
+        on_warning=on_warning,
+    )
+
+
 if __name__ == "__main__":
-    raise SystemExit(run_command(lambda: main(preflight=preflight, make_watcher=make_monitor)))
+    raise SystemExit(
+        run_command(
+            lambda: main(preflight=preflight, make_watcher=make_monitor, make_page=make_page)
+        )
+    )

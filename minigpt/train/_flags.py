@@ -84,6 +84,8 @@ def parse_flags(arguments: Sequence[str] | None, *, quiet: bool = False) -> argp
     paths("--data", type=Path, default=Path("data/encoded"), metavar="FOLDER", help="encoded ids")
     paths("--tokenizer", type=Path, default=Path("tokenizer/char_tokenizer.json"), metavar="FILE")
     paths("--checkpoints", type=Path, default=Path("checkpoints"), metavar="FOLDER")
+    html_help = "show the run as a page of HTML, rewritten while it trains"
+    paths("--html", type=Path, metavar="FILE", help=html_help)
     wait_help = "how long the run stands still where it cannot save, a full disk; default 300"
     paths("--save-wait", type=_seconds, default=300.0, metavar="SECONDS", help=wait_help)
     machine = parser.add_argument_group("machine").add_argument

@@ -58,10 +58,12 @@ def prepare_run(
     """Return what is about to train, after looking at it; what fails in one process ends all."""
     from minigpt._lock import require_free
     from minigpt._train_data import load_train_data
+    from minigpt.train._page import require_page
 
     checkpoint = None
     with team.united():
         if team.is_first:  # the run locks the folder; this only says so before minutes of checks
+            require_page(options.html, options.checkpoints)
             require_free(options.checkpoints)
         data = load_train_data(options.data, options.tokenizer)
         if options.resume is None:

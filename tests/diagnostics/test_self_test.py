@@ -233,7 +233,11 @@ def test_json_is_the_same_for_the_same_seed(monkeypatch: pytest.MonkeyPatch) -> 
     content = json.loads(found.to_json())
     assert content["injected"] == found.injected
     assert {trial["outcome"] for trial in content["trials"]} == {t.outcome for t in found.trials}
-    assert content["healthy"]["schema_version"] == 1
+    assert (content["kind"], content["schema_version"]) == ("diagnostics.self_test", 2)
+    assert (content["healthy"]["kind"], content["healthy"]["schema_version"]) == (
+        "diagnostics.report",
+        2,
+    )
 
 
 def test_progress_is_told_before_each_bug() -> None:

@@ -1,0 +1,246 @@
+"""Causes of shapes that do not meet: cross-entropy, matrix products, views."""
+
+from __future__ import annotations
+
+import re
+
+from diagnostics._text import say
+from diagnostics.help._traceback_rules import Clues, Explanation, Rule, numbers, quoted, rule
+
+_FLATTEN = "cross_entropy(logits.flatten(0, 1), targets.flatten())"
+_PRINT = "print the shapes of the operands on the line before the one above"
+
+
+def _batch_size(clues: Clues) -> Explanation | None:
+    match = re.search(
+        r"Expected input batch_size \((\d{1,12})\) to match target batch_size \((\d{1,12})\)",
+        clues.message,
+    )
+    if match is None:
+        return None
+    logits, targets = int(match[1]), int(match[2])
+    cause = say(
+        "the loss got {logits:row|rows} of logits and {targets:target|targets}",
+        logits=logits,
+        targets=targets,
+    )
+    why, step = _why_rows_differ(logits, targets)
+    return Explanation(
+        name="shape.loss_rows", cause=cause + why, evidence=quoted(match.group()), next_step=step
+    )
+
+
+def _why_rows_differ(logits: int, targets: int) -> tuple[str, str]:
+    """Return what the two numbers point to, and the step; nothing where they point nowhere."""
+    if logits and targets > logits and targets % logits == 0:
+        return say(
+            ", {times} times as many: the targets are flattened over batch and time, the logits "
+            "are not, or are of the last position only",
+            times=targets // logits,
+        ), say(_FLATTEN)
+    if targets and logits > targets and logits % targets == 0:
+        return say(
+            ", one for each {times} rows: the logits are flattened over batch and time, the "
+            "targets are not",
+            times=logits // targets,
+        ), say(_FLATTEN)
+    if _one_position_apart(logits, targets):
+        rows = abs(logits - targets)
+        return say(
+            ": {rows} rows of {a} against {rows} rows of {b}, so that only one was shifted",
+            rows=rows,
+            a=logits // rows,
+            b=targets // rows,
+        ), say("shift both: cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())")
+    return "", say(_PRINT)
+
+
+def _one_position_apart(a: int, b: int) -> bool:
+    rows = abs(a - b)
+    return rows > 1 and a % rows == 0 and b % rows == 0
+
+
+def _target_size(clues: Clues) -> Explanation | None:
+    match = re.search(r"Expected target size (\[[\d, ]+\]), got (\[[\d, ]+\])", clues.message)
+    if match is None:
+        return None
+    wanted, got = numbers(match[1]), numbers(match[2])
+    if len(wanted) != 2 or len(got) != 2 or wanted[0] != got[0]:
+        return None
+    if abs(wanted[1] - got[1]) == 1:
+        return Explanation(
+            name="shape.loss_length",
+            cause=say(
+                "logits and targets differ by one position ({a} and {b}): one of them was "
+                "cut or shifted, the other was not",
+                a=wanted[1],
+                b=got[1],
+            ),
+            evidence=quoted(match.group()),
+            next_step=say("python -m diagnostics --only shift shapes"),
+        )
+    return Explanation(
+        name="shape.loss_classes",
+        cause=say(
+            "the logits came as (B, T, V) = ({b}, {t}, {v}), and cross_entropy takes "
+            "the second dimension for the classes",
+            b=wanted[0],
+            t=got[1],
+            v=wanted[1],
+        ),
+        evidence=quoted(match.group()),
+        next_step=say(_FLATTEN),
+    )
+
+
+def _product(clues: Clues) -> Explanation | None:
+    match = re.search(
+        r"mat1 and mat2 shapes cannot be multiplied \((\d+)x(\d+) and (\d+)x(\d+)\)", clues.message
+    )
+    if match is None:
+        return None
+    _, width, features, outputs = (int(digits[:12]) for digits in match.groups())
+    if clues.has_call("linear", "forward"):
+        cause = say(
+            "a linear layer with {features} inputs and {outputs} outputs got vectors "
+            "of {width} numbers",
+            features=features,
+            outputs=outputs,
+            width=width,
+        )
+    else:
+        cause = say(
+            "the first matrix has {width} columns, the second {features} rows",
+            width=width,
+            features=features,
+        )
+    if width == outputs:
+        cause = say("{cause}; the other way round it would fit: transpose the second", cause=cause)
+    return Explanation(
+        name="shape.product", cause=cause, evidence=quoted(match.group()), next_step=say(_PRINT)
+    )
+
+
+def _view_size(clues: Clues) -> Explanation | None:
+    match = re.search(
+        r"shape '(\[[-\d, ]+\])' is invalid for input of size (\d{1,15})", clues.message
+    )
+    if match is None:
+        return None
+    sizes, count = numbers(match[1]), int(match[2])
+    product = 1
+    for size in sizes:
+        product *= size if size != -1 else 1
+    if -1 in sizes:
+        cause = say(
+            "{count} numbers do not fill {shape} evenly: {product} does not divide {count}",
+            count=count,
+            shape=match[1],
+            product=product,
+        )
+    else:
+        cause = say(
+            "{shape} is {product} numbers, the tensor has {count}",
+            shape=match[1],
+            product=product,
+            count=count,
+        )
+    return Explanation(
+        name="shape.view_size", cause=cause, evidence=quoted(match.group()), next_step=say(_PRINT)
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    _batch_size,
+    _target_size,
+    _product,
+    _view_size,
+    rule(
+        "shape.loss_targets",
+        "RuntimeError",
+        r"0D or 1D target tensor expected, multi-target not supported",
+        "the logits are (N, V), and the targets have more than one dimension: they "
+        "are not flattened, or the wrong column of the batch was taken",
+        _FLATTEN,
+    ),
+    rule(
+        "shape.view_stride",
+        "RuntimeError",
+        r"view size is not compatible with input tensor's size and stride",
+        "the tensor was transposed or sliced, so that its numbers do not lie in "
+        "the order that .view needs",
+        "write .reshape(...) in the place of .view(...)",
+    ),
+    rule(
+        "shape.broadcast",
+        "RuntimeError",
+        r"The size of tensor a \((?P<a>\d+)\) must match the size of tensor b "
+        r"\((?P<b>\d+)\) at non-singleton dimension (?P<at>\d+)",
+        "two tensors that are combined entry by entry have {a} and {b} entries in "
+        "dimension {at}, and neither is 1",
+        _PRINT,
+    ),
+    rule(
+        "shape.expand",
+        "RuntimeError",
+        r"The expanded size of the tensor \((?P<a>\d+)\) must match the existing "
+        r"size \((?P<b>\d+)\) at non-singleton dimension (?P<at>\d+)",
+        "a tensor with {b} entries in dimension {at} was to be spread over {a}, "
+        "and only 1 entry can be spread",
+        _PRINT,
+    ),
+    rule(
+        "shape.batched_product",
+        "RuntimeError",
+        r"Expected size for first two dimensions of batch2 tensor to be: "
+        r"\[(?P<want>[\d, ]+)\] but got: \[(?P<got>[\d, ]+)\]",
+        "in a batched product the second tensor must begin with [{want}] (batch, "
+        "columns of the first), and begins with [{got}]; a missing transpose(-2, "
+        "-1) looks like this",
+        _PRINT,
+    ),
+    rule(
+        "shape.same_dimension",
+        "RuntimeError",
+        r"a and b must have same reduction dim, but got (?P<a>\[[\d, ]+\]) X (?P<b>\[[\d, ]+\])",
+        "a product of {a} and {b}: the columns of the first are not as many as the "
+        "rows of the second",
+        _PRINT,
+    ),
+    rule(
+        "shape.concatenated",
+        "RuntimeError",
+        r"Sizes of tensors must match except in dimension (?P<at>\d+)\. Expected "
+        r"size (?P<want>\d+) but got size (?P<got>\d+) for tensor number "
+        r"(?P<which>\d+)",
+        "tensors are joined along dimension {at}, and tensor number {which} "
+        "(counted from 0) has {got} entries in another dimension where the first "
+        "has {want}",
+        _PRINT,
+    ),
+    rule(
+        "shape.layer_norm",
+        "RuntimeError",
+        r"Given normalized_shape=\[(?P<want>[\d, ]+)\], expected input with shape "
+        r"\[[^\]]*\], but got input of size ?\[(?P<got>[\d, ]+)\]",
+        "a layer norm of width {want} got a tensor of shape [{got}], whose last "
+        "dimension is another",
+        _PRINT,
+    ),
+    rule(
+        "shape.heads",
+        "AssertionError ValueError",
+        r"embed_dim must be divisible by num_heads|embedding_dim must be a multiple "
+        r"of num_heads, got (?P<dim>\d+) and (?P<heads>\d+)",
+        "the embedding is shared out evenly among the heads, and its dimension is "
+        "no multiple of their number",
+        "choose an embedding dimension that is a multiple of the number of heads",
+    ),
+    rule(
+        "shape.minigpt_block",
+        "ValueError",
+        r"at most block_size = (?P<block>\d+) tokens fit, got (?P<got>\d+)",
+        "{got} tokens were given to a model whose block has {block} positions",
+        "crop the row before the call: ids = ids[:, -{block}:]",
+    ),
+)

@@ -1,0 +1,79 @@
+"""Whose code a frame is: a person's own, or a library's, the interpreter's, torch's."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+SHOWN_PARTS = 3  # of a long path: the file and two folders
+
+_LIBRARY_FOLDERS = re.compile(
+    r"/(?:site|dist)-packages/"
+    r"|(?:^|/)lib(?:64)?/python\d+(?:\.\d+)?t?/"  # the standard library on Linux and macOS
+    r"|/python\d+\.zip/"
+    r"|/(?:python[\d.]*|(?:ana|mini)conda\d*|mini(?:forge|mamba)\d*|mambaforge|envs/[^/]+"
+    r"|python/[\d.]+/x64|pythoncore-[^/]+)/lib/",  # and on Windows
+    re.IGNORECASE,
+)
+_LIBRARY_SOURCES = re.compile(  # source checkouts, and paths that a library shows without a folder
+    r"(?:^|/)torch/(?:_\w+|nn|utils|optim|autograd|distributed|multiprocessing"
+    r"|fx|jit|cuda|mps"
+    r"|serialization\.py|functional\.py|storage\.py|_tensor\.py|_ops\.py)(?:/|$|\.py$)"
+    r"|/transformers/src/transformers/"
+    r"|(?:^|/)pybind11_builtins"
+)
+_SHELL = re.compile(r"/bin/(?:torchrun|accelerate|pytest|ipython\d?|jupyter[\w-]*|deepspeed)$")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    """One call: file, line and function as the traceback gives them, and its line of code.
+
+    line is None where only the function is known. marked: the part of the code under the marks ^
+    and ~, "" without marks. repeats: how often the frames up to this one
+    came again, as a recursion's traceback says.
+    """
+
+    file: str
+    line: int | None = None
+    function: str = ""
+    code: str = ""
+    marked: str = ""
+    repeats: int = 0
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is a person's own code; a relative path, a notebook's cell and stdin are."""
+        path = self.file.replace("\\", "/")
+        if path.startswith("<"):
+            is_generated = path == "<string>" and self.function not in {"<module>", ""}
+            return path.startswith(("<ipython-input", "<stdin", "<string")) and not is_generated
+        return not (
+            _LIBRARY_FOLDERS.search(path) or _LIBRARY_SOURCES.search(path) or _SHELL.search(path)
+        )
+
+    @property
+    def library(self) -> str:
+        """The package of a frame that is not own, such as torch; "python" for the interpreter."""
+        path = self.file.replace("\\", "/")
+        match = re.search(r"/(?:site|dist)-packages/([\w-]+)", path, re.IGNORECASE)
+        if match:
+            return match.group(1)
+        source = _LIBRARY_SOURCES.search(path)
+        if source:
+            return "transformers" if "transformers" in source.group() else "torch"
+        return "python"
+
+    @property
+    def place(self) -> str:
+        """File and line, with the last folders of a long path only."""
+        path = self.file.replace("\\", "/")
+        parts = path.split("/")
+        if len(path) > 50 and len(parts) > SHOWN_PARTS:
+            path = ".../" + "/".join(parts[-SHOWN_PARTS:])
+        return path if self.line is None else f"{path}:{self.line}"
+
+    @property
+    def name(self) -> str:
+        """The file's name without folders."""
+        return self.file.replace("\\", "/").rpartition("/")[2]

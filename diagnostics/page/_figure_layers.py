@@ -1,0 +1,238 @@
+"""One bar for each layer: gradient norms, sizes of updates, sizes of activations."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from diagnostics._text import Text, say
+from diagnostics.page._bar_chart import BARS_MAX
+from diagnostics.page._charts import Bar, Level, bar_chart
+from diagnostics.page._figure_parts import (
+    THE_MODEL,
+    Figure,
+    find,
+    grouped,
+    layer_of,
+    layer_order,
+    listed,
+    mapped,
+    named_floats,
+)
+from diagnostics.page._scales import finite
+
+USUAL_UPDATE = 1e-3  # of the weights' size: what `optimizer` calls usual
+Combine = Callable[[Sequence[float]], float]
+
+
+def draw_gradients(content: Mapping[str, Any]) -> Figure | None:
+    """Draw the L2 norm of each parameter's gradient; of each layer's where they are many."""
+    numbers = find(content, "gradients").numbers
+    norms = named_floats(numbers.get("norms"))
+    missing = sorted(map(str, listed(numbers.get("missing"))), key=layer_order)
+    if not norms and not missing:
+        return None
+    flags = _gradient_flags(numbers, norms) | dict.fromkeys(missing, say("no gradient"))
+    values: dict[str, float | None] = {**norms, **dict.fromkeys(missing)}
+    bars, per_layer = _bars(values, flags, _root_of_squares)
+    markup = bar_chart(
+        "figure-gradients",
+        _gradient_finding(norms, flags),
+        label="layer" if per_layer else "parameter",
+        x_label="gradient norm (L2), log scale",
+        bars=bars,
+        log_x=True,
+        note=_merged_note(
+            per_layer, len(values), "the norm of all gradients of a layer taken together"
+        ),
+    )
+    return Figure("figure-gradients", "gradients", markup)
+
+
+def _gradient_flags(numbers: Mapping[str, Any], norms: Mapping[str, float]) -> dict[str, str]:
+    """Return a word for each parameter that the check has named, the gravest last."""
+    marks = (
+        ("zero", say("zero")),
+        ("noise", say("only rounding")),
+        ("wrong", say("wrong value")),
+        ("stuck", say("stays at 0")),
+    )
+    flags: dict[str, str] = {}
+    for key, word in marks:
+        named = {*map(str, listed(numbers.get(key))), *mapped(numbers.get(key))}
+        flags |= {name: word for name in norms if name in named}
+    return flags | {
+        name: say("not finite") for name, norm in norms.items() if not math.isfinite(norm)
+    }
+
+
+def _gradient_finding(norms: Mapping[str, float], flags: Mapping[str, str]) -> Text:
+    total = len(norms.keys() | flags.keys())
+    if flags:
+        counts = Counter(flags.values())
+        told = ", ".join(say(_TOLD[word], n=n) for word, n in counts.items())
+        return say("Of {total} gradients {told}", total=total, told=told)
+    low, high = _ends(norms)
+    return say(
+        "Each of {total} parameters has a gradient, with norms from {low} to {high}",
+        total=total,
+        low=norms[low],
+        high=norms[high],
+    )
+
+
+_TOLD = {
+    "no gradient": "{n:is|are} missing",
+    "zero": "{n:is|are} 0 everywhere",
+    "only rounding": "{n:is|are} only rounding",
+    "wrong value": "{n:has|have} a wrong value",
+    "stays at 0": "{n:stays|stay} at 0",
+    "not finite": "{n:is|are} nan or infinite",
+}
+
+
+def draw_updates(content: Mapping[str, Any]) -> Figure | None:
+    """Draw how far one step moves each parameter, as a share of the parameter's own size."""
+    ratios = named_floats(find(content, "optimizer").numbers.get("update_to_weight_by_name"))
+    known = {name: ratio for name, ratio in ratios.items() if math.isfinite(ratio)}
+    if not ratios:
+        return None
+    flags = {name: say("does not move") for name, ratio in ratios.items() if ratio == 0}
+    flags |= {name: say("not finite") for name in ratios if name not in known}
+    bars, per_layer = _bars(dict(ratios), flags, _median)
+    markup = bar_chart(
+        "figure-updates",
+        _update_finding(ratios, known),
+        label="layer" if per_layer else "parameter",
+        x_label="update / weights (L2), log scale",
+        bars=bars,
+        log_x=True,
+        levels=[Level(label="1e-3, the usual order", y=USUAL_UPDATE)],
+        note=say(
+            "One step of your optimizer with the decay off, on a copy with a little noise on its "
+            "weights. The first steps of Adam are larger than later ones, most of all on small "
+            "weights. {merged}",
+            merged=_merged_note(per_layer, len(ratios), "the median of a layer's parameters"),
+        ),
+    )
+    return Figure("figure-updates", "optimizer", markup)
+
+
+def _update_finding(ratios: Mapping[str, float], known: Mapping[str, float]) -> Text:
+    still = [name for name, ratio in known.items() if ratio == 0]
+    if len(known) < len(ratios):
+        return say(
+            "{n} of {total} updates are nan or infinite",
+            n=len(ratios) - len(known),
+            total=len(ratios),
+        )
+    if still:
+        return say(
+            "One step leaves {n} of {total} parameters where they were; the first is {name}",
+            n=len(still),
+            total=len(ratios),
+            name=still[0],
+        )
+    low, high = _ends(known)
+    return say(
+        "One step moves the parameters by {low} to {high} of their own size",
+        low=known[low],
+        high=known[high],
+    )
+
+
+def draw_activations(content: Mapping[str, Any]) -> Figure | None:
+    """Draw the size of each module's output, in the order of the pass where it is stored."""
+    numbers = find(content, "forward_hooks").numbers
+    sizes = named_floats(numbers.get("rms"))
+    known = {name: size for name, size in sizes.items() if math.isfinite(size)}
+    if not known:
+        return None
+    order = [str(name) for name in listed(numbers.get("order")) if str(name) in sizes]
+    in_pass = len(order) == len(sizes) == len(set(order))
+    names = order if in_pass else list(sizes)
+    kept = names if len(names) <= BARS_MAX else [name for name in names if _is_outer(name)]
+    low, high = _ends(known)
+    markup = bar_chart(
+        "figure-activations",
+        say("Outputs have sizes from {low} to {high}", low=known[low], high=known[high]),
+        label="module",
+        x_label="size of the output (RMS), log scale",
+        bars=[
+            Bar(
+                label=name,
+                value=sizes[name],
+                flag="" if name in known else "not finite",
+            )
+            for name in kept
+        ],
+        log_x=True,
+        note=" ".join(
+            [
+                say("RMS: root mean square over the last axis, the median of all positions."),
+                say("From the first module that ended to the last.")
+                if in_pass
+                else say("Embeddings first, then the numbered layers, then the rest."),
+                say("{n:module inside|modules inside} the layers are left out.", n=n)
+                if (n := len(names) - len(kept))
+                else "",
+            ]
+        ),
+    )
+    return Figure("figure-activations", "forward_hooks", markup)
+
+
+def _is_outer(name: str) -> bool:
+    """Whether a module is a numbered layer as a whole, or stands outside of all of them."""
+    return name == THE_MODEL or layer_of(name) == name or "." not in name
+
+
+def _bars(
+    values: Mapping[str, float | None], flags: Mapping[str, str], combine: Combine
+) -> tuple[list[Bar], bool]:
+    """Return a bar for each parameter, or for each layer where there are too many.
+
+    A flagged parameter keeps a bar of its own after its layer's.
+    """
+    names = sorted(values, key=layer_order)
+    if len(names) <= BARS_MAX:
+        bars = [Bar(label=name, value=values[name], flag=flags.get(name, "")) for name in names]
+        return bars, False
+    bars = []
+    for layer, members in grouped(names).items():
+        known = finite(values[name] for name in members if name not in flags)
+        if known:
+            bars.append(Bar(label=layer, value=combine(known)))
+        bars += [
+            Bar(label=name, value=values[name], flag=flags[name])
+            for name in members
+            if name in flags
+        ]
+    return bars, True
+
+
+def _merged_note(per_layer: bool, count: int, how: str) -> str:
+    if not per_layer:
+        return ""
+    return say(
+        "{n} parameters are drawn by layer: {how}; those that stand out have bars of their own.",
+        n=count,
+        how=how,
+    )
+
+
+def _ends(values: Mapping[str, float]) -> tuple[str, str]:
+    """Return the names of the smallest and the largest."""
+    return min(values, key=values.__getitem__), max(values, key=values.__getitem__)
+
+
+def _root_of_squares(values: Sequence[float]) -> float:
+    return math.hypot(*values)
+
+
+def _median(values: Sequence[float]) -> float:
+    ordered = sorted(values)
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2

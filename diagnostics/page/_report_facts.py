@@ -1,0 +1,97 @@
+"""The end of a report: figures to note before asking, the environment, and how to run again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from diagnostics._text import printable
+from diagnostics.page._markup import Child, Markup, element, isolate, join
+from diagnostics.page._numbers import brief
+from diagnostics.page._parts import copy_line, facts, prose, table
+from diagnostics.page._report_headline import link
+from diagnostics.page._stored import Stored
+
+# field of `debug` -> (its name for people, what its number is counted in, the check it is from)
+FIGURES: Mapping[str, tuple[str, str, str]] = {
+    "tokenizer_fingerprint": ("tokenizer fingerprint", "", "fingerprint"),
+    "vocabulary_size": ("vocabulary size", "tokens", "shapes"),
+    "token_range": ("token range", "smallest and largest id", "range"),
+    "batch_shape": ("batch shape", "rows, tokens per row", "batches"),
+    "initial_loss": ("initial loss", "nats per token", "initial_loss"),
+    "expected_baseline": ("expected baseline", "nats per token", "initial_loss"),
+    "gradient_norm": ("gradient norm", "global L2 norm", "gradients"),
+    "missing_gradients": ("missing gradients", "parameters", "gradients"),
+    "parameter_update_size": ("parameter update size", "of the weights' size", "optimizer"),
+    "single_batch_final_loss": ("single-batch final loss", "nats per token", "overfit"),
+}
+
+
+def debug_figures(report: Stored) -> Markup:
+    """Return the ten figures of a debug report as a table, each with the check that has it."""
+    rows = [_figure(report, *entry) for entry in FIGURES.items()]
+    return table("Ten figures to note", ("figure", "value", "check"), rows)
+
+
+def environment(report: Stored) -> Markup:
+    """Return the environment as a table, and as a block to paste into a question."""
+    values = report.environment
+    if not values:
+        return element("p", "The report holds no environment.", class_="quiet")
+    names = [str(name).replace("_", " ") for name in values]
+    rows = [(isolate(n), isolate(brief(v))) for n, v in zip(names, values.values(), strict=True)]
+    width = max(map(len, names))
+    lines = [
+        printable(f"{name:<{width}}  {brief(value)}")
+        for name, value in zip(names, values.values(), strict=True)
+    ]
+    block = "\n".join(["Environment", "-----------", *lines])
+    paste = [element("p", "Ready to paste: one click selects all of it.", class_="quiet small")]
+    return element(
+        "div",
+        table("Versions, devices and switches", ("name", "value"), rows),
+        element("div", paste, copy_line(block)),
+        class_="pair",
+    )
+
+
+def origin(report: Stored) -> Markup:
+    """Return the notes on how it was measured, the seed, and the version of the format."""
+    notes = [element("li", prose(note)) for note in report.notes]
+    return facts(
+        [
+            ("notes", element("ul", notes, class_="plain") if notes else "none"),
+            ("seed", isolate(brief(report.seed))),
+            ("schema version", isolate(brief(report.schema_version))),
+        ]
+    )
+
+
+def rerun(report: Stored) -> Markup:
+    """Return how to measure again."""
+    seed = report.seed if isinstance(report.seed, int) else 42
+    return join(
+        [
+            element("p", "To measure again, with the same draws:"),
+            copy_line(f"python -m diagnostics --seed {seed} --json report.json --html report.html"),
+            element(
+                "p",
+                prose(
+                    "For a pipeline of your own add `--target file.py:function`; to explain one "
+                    "check, `python -m diagnostics --explain NAME`."
+                ),
+            ),
+        ]
+    )
+
+
+def _figure(report: Stored, name: str, shown: tuple[str, str, str]) -> tuple[Child, Child, Child]:
+    title, unit, check = shown
+    value: Any = report.debug.get(name)
+    verdict = report.find(check)
+    measured = [isolate(brief(value)), " ", element("span", unit, class_="quiet") if unit else ""]
+    return (
+        title,
+        element("span", "not measured", class_="quiet") if value is None else measured,
+        isolate(check) if verdict is None else link(verdict),
+    )

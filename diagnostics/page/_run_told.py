@@ -1,0 +1,73 @@
+"""What was said during a run: the messages of a monitor, and the texts that the model wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from diagnostics._text import say
+from diagnostics.page._markup import Child, Markup, element, isolate
+from diagnostics.page._parts import prose
+from diagnostics.page._run_history import EVENTS_MAX, RunHistory, few_samples, plain_events
+
+CLOSING = "monitor.summary"  # counts again what stands beside each message
+
+
+def messages(run: RunHistory) -> Markup:
+    """Return the messages in the order in which they came, each with its count by now."""
+    told = [event for event in plain_events(run.events) if event.get("reason") != CLOSING]
+    items = [_message(event) for event in told[:EVENTS_MAX]]
+    if len(told) > EVENTS_MAX:
+        more = say("and {n:message|messages} more", n=len(told) - EVENTS_MAX)
+        items.append(element("li", element("span"), element("p", more)))
+    return element("ul", items, class_="readings")
+
+
+def samples(run: RunHistory) -> Markup:
+    """Return the samples, the newest first: that is the one to judge the model by."""
+    losses = dict(run.points("validation_loss"))
+    items = []
+    for sample in reversed(few_samples(run.samples)):
+        loss = losses.get(sample.step)
+        head = say("after step {step}", step=f"{sample.step:,}")
+        if loss is not None:
+            head = say("{head}, validation loss {loss}", head=head, loss=loss)
+        given = element("span", isolate(sample.prompt), class_="prompt") if sample.prompt else None
+        text = element("pre", given, isolate(sample.text), class_="sample")
+        items.append(element("li", element("h3", head), text))
+    note = say("Underlined is what it was given to go on from; the rest is its own.")
+    told = any(sample.prompt for sample in run.samples)
+    return element(
+        "div",
+        element("p", note, class_="quiet") if told else None,
+        element("ul", items, class_="samples"),
+    )
+
+
+def _message(event: Mapping[str, Any]) -> Markup:
+    step = event.get("step")
+    where = say("message") if step is None else say("step {step}", step=step)
+    return element(
+        "li",
+        element("span", f"! {where}", class_="state warn"),
+        element("div", [element("p", line) for line in _lines(event)]),
+    )
+
+
+def _lines(event: Mapping[str, Any]) -> Iterator[Child]:
+    yield prose(str(event.get("claim", "")))
+    if event.get("expected"):
+        yield ["expected ", prose(str(event["expected"]))]
+    if event.get("cause"):
+        cause = str(event["cause"])
+        yield prose(cause[:1].upper() + cause[1:])
+    count, reason = event.get("count") or 1, event.get("reason")
+    seen: list[Child] = []
+    if isinstance(count, int) and count > 1:
+        seen.append(
+            say("seen {n} times, last at step {last}", n=count, last=event.get("last_step"))
+        )
+    if reason:
+        seen.append(element("code", isolate(reason)))
+    if seen:
+        yield element("span", [[part, " "] for part in seen], class_="quiet small")
