@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from diagnostics._answers import answer, read_log, render
+from diagnostics._answers import RunFacts, answer, read_log, render
 from diagnostics._flags import add_flags, find_conflict
 from minigpt._cli import CommandError, Parser, require_writable, run_command
 from minigpt._files import write_text
@@ -45,10 +45,14 @@ CLASSIC_TESTS = {
 
 @dataclass(frozen=True)
 class Subject:
-    """What is checked, and the commands that make it where they are known."""
+    """What is checked, and what is known of a Mini-GPT besides: how to make it, how it writes.
+
+    recipe: the commands that make it.    measure_generation: () -> settings, for a checklist.
+    """
 
     pipeline: Pipeline
     recipe: tuple[str, ...] = ()
+    measure_generation: Callable[[], dict[str, Any]] | None = None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -72,14 +76,14 @@ def _run(options: argparse.Namespace, given: Sequence[str]) -> int:
         require_writable(getattr(options, flag), f"--{flag}")
     require_writable(None if options.ask == "-" else options.ask, "--ask")
     if options.report is not None:
-        return _show(_stored_report(options.report), options, given, ())
+        return _show(_stored_report(options.report), options, given)
     if options.target is not None:
         subject = Subject(_target_pipeline(options.target))
     else:
         subject = _minigpt_subject(options)
     if options.self_test:
         return _self_test(subject.pipeline, options)
-    return _show(_diagnose(subject.pipeline, options), options, given, subject.recipe)
+    return _show(_diagnose(subject.pipeline, options), options, given, subject)
 
 
 def _selected(options: argparse.Namespace) -> list[str]:
@@ -93,7 +97,10 @@ def _skipped(options: argparse.Namespace) -> list[str]:
 
 
 def _show(
-    report: Report, options: argparse.Namespace, given: Sequence[str], recipe: tuple[str, ...]
+    report: Report,
+    options: argparse.Namespace,
+    given: Sequence[str],
+    subject: Subject | None = None,
 ) -> int:
     """Print the report or what was asked of it, write its files, and return the exit code."""
     if options.json is not None:
@@ -101,25 +108,35 @@ def _show(
     if options.html is not None:
         write_text(options.html, report.to_html())
     if options.ask is not None:
+        recipe = () if subject is None else subject.recipe
         _write_request(_request(report, options, given, recipe), options.ask)
         return _exit_code(report)
-    log = options.log if options.log or options.target or options.report else DEFAULT_LOG
-    try:
-        print(render(report, options, log=read_log(log, required=log == options.log)))
-    except ValueError as error:
-        raise CommandError(str(error)) from error
+    print(render(report, options, run=_run_facts(options, subject)))
     is_minigpt = options.target is None and options.report is None
     if is_minigpt and options.symptom is None and options.checklist is None:
         _say_classic_tests(report)
     return _exit_code(report)
 
 
+def _run_facts(options: argparse.Namespace, subject: Subject | None) -> RunFacts:
+    """Return what a checklist wants to know of a run besides its report."""
+    if options.checklist is None:
+        return RunFacts()
+    log = options.log or (None if options.target or options.report else DEFAULT_LOG)
+    measure = None if subject is None else subject.measure_generation
+    asked = options.checklist != "before"  # also for the step of the checkpoint
+    return RunFacts(
+        log=read_log(log, required=options.log is not None),
+        generation=measure() if measure is not None and asked else None,
+    )
+
+
 def _request(
     report: Report, options: argparse.Namespace, given: Sequence[str], recipe: tuple[str, ...]
 ) -> str:
-    from diagnostics.help._ask_command import reproduce_command
-    from diagnostics.help._target_source import read_target_source
     from diagnostics.help.ask import write_help_request
+    from diagnostics.help.ask._command import reproduce_command
+    from diagnostics.help.ask._target_source import read_target_source
 
     stored = options.report is not None
     return write_help_request(
@@ -206,8 +223,9 @@ def _target_pipeline(target: str) -> Pipeline:
 def _minigpt_subject(options: argparse.Namespace) -> Subject:
     """Describe a trained Mini-GPT: its checkpoint, its tokenizer and the ids it was trained on."""
     from diagnostics import Pipeline
-    from diagnostics.help._ask_command import recipe_of
+    from diagnostics.help.ask._command import recipe_of
     from minigpt import CharTokenizer, load_checkpoint
+    from minigpt._generation_facts import measure_generation
     from minigpt._parts import describe_run
     from minigpt._training_state import TrainSettings
     from minigpt.encoded import load_ids
@@ -249,7 +267,15 @@ def _minigpt_subject(options: argparse.Namespace) -> Subject:
         fresh=checkpoint.step == 0,
         **describe_run(config, tokenizer, train_ids, val_ids, settings),
     )
-    return Subject(pipeline, recipe_of(dataclasses.asdict(config), stored))
+    ids = train_ids if val_ids is None or not len(val_ids) else val_ids
+    return Subject(
+        pipeline,
+        recipe=recipe_of(dataclasses.asdict(config), stored),
+        measure_generation=lambda: {
+            **measure_generation(checkpoint.model, tokenizer, ids, seed=options.seed),
+            "checkpoint_step": checkpoint.step,
+        },
+    )
 
 
 def _existing(given: str | None, defaults: Sequence[str], what: str, command: str) -> Path:

@@ -6,6 +6,7 @@ import argparse
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,14 @@ if TYPE_CHECKING:
     from diagnostics._report import Report
 
 CLOCK_SLACK_S = 2.0  # file systems round times of change, FAT to two seconds
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What a checklist can tick besides a report: rows of the log, settings of generation."""
+
+    log: Sequence[Mapping[str, Any]] = ()
+    generation: Mapping[str, Any] | None = None
 
 
 def answer(options: argparse.Namespace) -> tuple[str, int] | None:
@@ -50,21 +59,18 @@ def answer(options: argparse.Namespace) -> tuple[str, int] | None:
     return None
 
 
-def render(report: Report, options: argparse.Namespace, *, log: Sequence[object]) -> str:
-    """Return what is printed of a report: its text, or the one answer that was asked for.
-
-    log: the rows of the run's log, see `read_log`.    Raises ValueError for an unknown checklist.
-    """
+def render(report: Report, options: argparse.Namespace, *, run: RunFacts) -> str:
+    """Return what is printed of a report: its text, or the one answer that was asked for."""
     if options.symptom is not None:
         from diagnostics.help.symptoms import answer_symptom
 
         return answer_symptom(options.symptom, report.to_dict())
     if options.checklist is not None:
-        return _tick(options.checklist, report.to_dict(), log)
+        return _tick(options.checklist, report.to_dict(), run)
     return str(report)
 
 
-def read_log(path: str | None, *, required: bool) -> list[object]:
+def read_log(path: str | None, *, required: bool) -> list[Mapping[str, Any]]:
     """Return the rows of a log of one JSON object per line, and the post-mortem of that run.
 
     A line that was cut short by a crash is left out. A post-mortem older than the log's last row
@@ -73,7 +79,7 @@ def read_log(path: str | None, *, required: bool) -> list[object]:
     """
     if path is None or not (required or Path(path).is_file()):
         return []
-    rows: list[object] = []
+    rows: list[Any] = []
     for line in Path(path).read_text(encoding="utf-8", errors="replace").splitlines():
         with suppress(ValueError, RecursionError):
             rows.append(json.loads(line))
@@ -82,12 +88,14 @@ def read_log(path: str | None, *, required: bool) -> list[object]:
             if beside.stat().st_mtime + CLOCK_SLACK_S < Path(path).stat().st_mtime:
                 continue
             rows.append(json.loads(beside.read_text(encoding="utf-8")))
-    return rows
+    return [row for row in rows if isinstance(row, Mapping)]
 
 
-def _tick(name: str, content: Mapping[str, Any], log: Sequence[object]) -> str:
+def _tick(name: str, content: Mapping[str, Any], run: RunFacts) -> str:
     from diagnostics.help.checklists import tick
 
-    rows = [row for row in log if isinstance(row, Mapping)]
     wanted = CHECKLISTS if name == "all" else (name,)
-    return "\n\n".join(tick(each, content, run_log=rows) for each in wanted)
+    ticked = (
+        tick(each, content, run_log=run.log, generation_settings=run.generation) for each in wanted
+    )
+    return "\n\n".join(ticked)

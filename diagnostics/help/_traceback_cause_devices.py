@@ -90,7 +90,7 @@ def _explain(
 
 def _created(clues: Clues, said: str, cause: str) -> Explanation | None:
     """The line itself makes a tensor and names no device: positions, a mask."""
-    code = clues.own.code if clues.own else ""
+    code = (clues.own.marked or clues.own.code) if clues.own else ""
     made = _CREATION.search(code)
     if made is None or "device" in code or ".to(" in code:
         return None

@@ -102,8 +102,7 @@ def _weights_only(clues: Clues) -> Explanation | None:
 
 
 def _end_of_file(clues: Clues) -> Explanation | None:
-    calls = [frame.file.replace("\\", "/") for frame in clues.trace.frames]
-    in_load = any(call.endswith(("torch/serialization.py", "/pickle.py")) for call in calls)
+    in_load = clues.has_file("torch/serialization.py", "/pickle.py")
     code = clues.own.code if clues.own else ""
     if clues.kind != "EOFError" or not (in_load or "load(" in code):
         return None
@@ -208,9 +207,8 @@ RULES: tuple[Rule, ...] = (
     rule(
         "file.permission",
         "PermissionError",
-        r"Permission denied: '?(?P<path>[^'\n]+)|(?P<other>.+)",
-        "this user may not read or write {path}{other}; on Windows another program "
-        "may have it open",
+        r"Permission denied(?:: '?(?P<path>[^'\n]+))?|(?:Access is|not) (?:denied|permitted)",
+        "this user may not read or write {path}; on Windows another program may have it open",
         "check its permissions: ls -l",
     ),
     rule(

@@ -79,7 +79,7 @@ def _shadow(clues: Clues, named: str) -> Frame | None:
 
 def _no_module(clues: Clues) -> Explanation | None:
     match = re.search(r"No module named '([\w.]+)'", clues.message)
-    if match is None or "ModuleNotFoundError" not in clues.kinds | {"ImportError"}:
+    if match is None or not clues.kinds & {"ModuleNotFoundError", "ImportError"}:
         return None
     name, _, inner = match[1].partition(".")
     if not re.fullmatch(r"[A-Za-z_]\w{0,60}", name):

@@ -19,10 +19,7 @@ def _embedding(clues: Clues) -> Explanation | None:
     """A lookup beyond the table; the code of the calling line tells ids from positions."""
     if "IndexError" not in clues.kinds or "index out of range in self" not in clues.message:
         return None
-    is_embedding = clues.has_call("embedding") or any(
-        frame.file.replace("\\", "/").endswith("torch/nn/modules/sparse.py")
-        for frame in clues.trace.frames
-    )
+    is_embedding = clues.has_call("embedding") or clues.has_file("torch/nn/modules/sparse.py")
     if clues.trace.frames and not is_embedding:
         return None  # index_select and others say the same
     code = clues.code_near_end()
@@ -47,10 +44,11 @@ def _embedding(clues: Clues) -> Explanation | None:
         return Explanation(
             name="index.token_id", cause=too_large, evidence=evidence, next_step=say(_RANGE)
         )
+    elsewhere = () if clues.trace.frames else (say("another lookup, such as index_select"),)
     return Explanation(
         name="index.embedding",
         cause=too_large,
-        others=(too_long,),
+        others=(too_long, *elsewhere),
         evidence=evidence,
         next_step=say(
             "print(ids.min(), ids.max(), ids.shape, table.num_embeddings) on the line before"
@@ -79,10 +77,6 @@ def _label(clues: Clues) -> Explanation | None:
             "small, or the label is wrong",
             label=label,
             width=label + 1,
-        )
-        step = say(
-            "print(logits.shape, targets.min(), targets.max()) on the line before; then {only}",
-            only=_RANGE,
         )
         step = say(_RANGE)
     return Explanation(

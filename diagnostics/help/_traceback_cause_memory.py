@@ -36,7 +36,7 @@ def _out_of_memory(clues: Clues) -> Explanation | None:
     said = re.search(
         r"(?:CUDA|HIP|XPU|MPS backend) out of memory|CUDA error: out of memory"
         r"|DefaultCPUAllocator: (?:can't allocate memory|not enough memory)"
-        r"|Unable to allocate [\d.]+ \wi?B for an array|CUBLAS_STATUS_ALLOC_FAILED",
+        r"|Unable to allocate [\d.]+ \wi?B for an array",
         clues.message,
     )
     if said is None:

@@ -130,11 +130,18 @@ RULES: tuple[Rule, ...] = (
         "torchrun --standalone --nproc-per-node 2 train.py",
     ),
     rule(
+        "process.one_gpu",
+        "DistBackendError RuntimeError ValueError",
+        r"Duplicate GPU detected[^\n]{0,80}",
+        "two processes use one GPU",
+        "torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before init_process_group",
+    ),
+    rule(
         "process.nccl",
         "DistBackendError RuntimeError",
-        r"NCCL error in: [^\n]{0,200}|ncclInvalidUsage|Duplicate GPU detected",
-        "NCCL could not connect the GPUs; two processes on one GPU are the usual case",
-        "torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before init_process_group",
+        r"NCCL error in: [^\n]{0,200}",
+        "NCCL, which connects the GPUs, failed and does not say why",
+        "set NCCL_DEBUG=INFO before the same command, and read what it prints first",
     ),
     _lost,
 )

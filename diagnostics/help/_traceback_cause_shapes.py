@@ -100,7 +100,7 @@ def _product(clues: Clues) -> Explanation | None:
     if match is None:
         return None
     _, width, features, outputs = (int(digits[:12]) for digits in match.groups())
-    if clues.has_call("linear", "forward"):
+    if clues.has_call("linear") or clues.has_file("torch/nn/modules/linear.py"):
         cause = say(
             "a linear layer with {features} inputs and {outputs} outputs got vectors "
             "of {width} numbers",

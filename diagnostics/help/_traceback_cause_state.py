@@ -94,6 +94,8 @@ def _from_prefix(missing: Sequence[str], unexpected: Sequence[str]) -> Explanati
         if carrier is None:
             continue
         prefix = carrier[: -len(shortest)]
+        if not re.fullmatch(r"[\w.]+", prefix):  # it stands in a line that is to be copied
+            continue
         if {prefix + name for name in mine} & set(theirs) != {prefix + name for name in mine}:
             continue
         return _prefixed(prefix, unexpected if is_stored else missing, is_stored)

@@ -16,7 +16,7 @@ def _no_gradient(clues: Clues) -> Explanation | None:
         return None
     code = clues.own.code if clues.own else ""
     cut = _DETACHED.search(code)
-    if cut:
+    if cut and cut.start() < code.find("backward"):
         return Explanation(
             name="gradient.detached",
             cause=say(
@@ -53,8 +53,8 @@ def _in_place(clues: Clues) -> Explanation | None:
         return None
     if match["node"] in {"AsStridedBackward0", "AsStrided", "TBackward0", "T"}:
         cause = say(
-            "a weight was changed between the forward and the backward pass: an "
-            "optimizer step between them, or two losses with a step in between"
+            "a transposed tensor, most often a linear layer's weight, was changed between the "
+            "forward and the backward pass, as an optimizer step between them does"
         )
         step = say("call every backward() before optimizer.step()")
     else:
@@ -121,7 +121,8 @@ RULES: tuple[Rule, ...] = (
         r"mat1 and mat2 must have the same dtype, but got (?P<a>\w+) and (?P<b>\w+)"
         r"|expected (?:m1 and m2|mat1 and mat2) to have the same dtype, but got: "
         r"(?P<c>[\w ]+) != (?P<d>[\w ]+)",
-        "the input is {a}{c} and the layer's weight {b}{d}",
+        "a product of {a}{c} by {b}{d} numbers; in a linear layer the first is the input, the "
+        "second the weight",
         "convert the input: x = x.to(next(model.parameters()).dtype)",
     ),
     rule(

@@ -96,10 +96,7 @@ def _first_rank(complete: Sequence[Trace], causes: Sequence[Trace], text: str) -
         how = say("rank {rank} is the first in this text whose error is its own", rank=chosen.rank)
     else:
         chosen = causes[-1]
-        how = say(
-            "the last one that is an error of its own; what only says that another "
-            "process ended was passed over"
-        )
+        how = say("what only tells of another process, or what Python ignored, was passed over")
     notes = [how]
     if len(ranks) > 1:
         others = ", ".join(str(rank) for rank in ranks if rank != chosen.rank)

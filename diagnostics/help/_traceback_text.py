@@ -34,6 +34,8 @@ _STATIC_PREFIX = re.compile(
     r"^\[(?:rank|default)(\d+)\]:\[?[ ]?"  # torch and torchrun write these themselves
     r"|^\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]? "
 )
+_ESCAPED = re.compile(r"\\(.)")
+_ESCAPED_FRAME = r"\n  File "
 _STATIC_STARTS = frozenset("[0123456789")
 
 
@@ -114,12 +116,22 @@ def _clean(text: str) -> str:
     text = text[-LIMIT_BYTES:] if len(text) > NOTEBOOK_LIMIT_BYTES else text
     text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\ufeff", "")
     text = _ANSI.sub("", text) if "\x1b" in text or "\x9b" in text else text
+    if _ESCAPED_FRAME in text:
+        text = "\n".join(
+            _unescaped(line) if _ESCAPED_FRAME in line else line for line in text.split("\n")
+        )
     text = text.replace("\xa0", " ")  # a web page's or a chat's indentation
     if len(text) <= LINE_LIMIT:
         return text
     return "\n".join(
         line if len(line) <= LINE_LIMIT else line[:LINE_LIMIT] for line in text.split("\n")
     )
+
+
+def _unescaped(line: str) -> str:
+    """Return a line of a structured log, in which a whole traceback is one string, as lines."""
+    signs = {"n": "\n", "t": "\t", "r": ""}
+    return _ESCAPED.sub(lambda match: signs.get(match[1], match[1]), line)
 
 
 def _notebook_text(text: str) -> str | None:

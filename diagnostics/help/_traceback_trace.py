@@ -27,7 +27,8 @@ class Trace:
     raised_from: the traceback before it, when both are joined; joined: "from" (raise ... from),
     "during" (while that one was handled) or "original" (the error of a worker process).
     members: an exception group's own exceptions. user_frames: what torch.compile calls the user's
-    code. is_ignored: Python printed it and went on, as at its exit. start, end: numbers of its first and last line.
+    code. is_native: C++ calls were cut from its message. is_ignored: Python printed it and went
+    on, as at its exit. start, end: numbers of its first and last line.
     """
 
     kind: str

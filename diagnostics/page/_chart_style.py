@@ -35,8 +35,7 @@ CHART_STYLE = """
 .chart-series-2 { stroke: var(--series-2); }
 .chart-series-3 { stroke: var(--series-3); }
 .chart-mark { stroke-width: 1.5; fill: var(--card); }
-.chart-mark-0.chart-dense { stroke-width: 1.2; }
-.chart-series-1 { fill: var(--series-1); }
+.chart-mark-0.chart-series-1 { fill: var(--series-1); }
 .chart-name { font-weight: 600; }
 .chart-svg .chart-name-0 { font-weight: 400; }
 .chart-svg .chart-name-1 { fill: var(--series-1); }

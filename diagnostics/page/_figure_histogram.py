@@ -9,6 +9,7 @@ from diagnostics._text import Text, say
 from diagnostics.page._charts import Bar, column_chart
 from diagnostics.page._figure_parts import Figure, find, listed, mapped, whole
 from diagnostics.page._figure_sample import visible
+from diagnostics.page._scales import shown
 
 LOG_RATIO = 50  # from the rarest to the commonest, beyond which a plain axis hides the rare ones
 NAME, CHECK = "figure-histogram", "range"
@@ -61,8 +62,9 @@ def _finding(stored: Mapping[str, Any], V: int, bins: Sequence[Bin]) -> Text:
     unused = whole(stored.get("unused"))
     if outside:
         return say(
-            "{n:token lies|tokens lie} outside 0 to {last}, where the vocabulary ends",
-            n=outside,
+            "{n} {lie} outside 0 to {last}, where the vocabulary ends",
+            n=shown(outside),
+            lie=say("token lies") if outside == 1 else say("tokens lie"),
             last=V - 1,
         )
     if unused:
@@ -71,9 +73,9 @@ def _finding(stored: Mapping[str, Any], V: int, bins: Sequence[Bin]) -> Text:
             unused=unused,
             V=V,
             used=V - unused,
-            n=f"{sum(count for _, _, count in bins):,}",
+            n=shown(sum(count for _, _, count in bins)),
         )
-    told = say("{n} tokens", n=f"{sum(count for _, _, count in bins):,}")
+    told = say("{n} tokens", n=shown(sum(count for _, _, count in bins)))
     if unused == 0:
         return say("All {V} ids of the vocabulary occur in {told}", V=V, told=told)
     return say("How {told} spread over {V} ids", V=V, told=told)
@@ -87,6 +89,6 @@ def _note(stored: Mapping[str, Any], bins: Sequence[Bin]) -> Text:
         token_id, count, *_ = [whole(value) for value in listed(entry)] + [None, None]
         if token_id is not None and count is not None and total:
             piece = pieces.get(str(token_id))
-            shown = f"{token_id} ({visible(piece)})" if isinstance(piece, str) else str(token_id)
-            commonest.append(say("{shown} {share:%}", shown=shown, share=count / total))
+            told = f"{token_id} ({visible(piece)})" if isinstance(piece, str) else str(token_id)
+            commonest.append(say("{told} {share:%}", told=told, share=count / total))
     return say("Commonest ids: {ids}.", ids=", ".join(commonest)) if commonest else say("")

@@ -104,7 +104,7 @@ def _finding(
         (n for n, loss in enumerate(losses) if loss is None or not math.isfinite(loss)), None
     )
     if bad is not None:
-        return say("The loss is no finite number from step {step} on", step=int(steps[bad]))
+        return say("The loss is no finite number at step {step}", step=int(steps[bad]))
     ending = say("; the floor of this batch is {floor}", floor=floor) if floor is not None else ""
     first, last = losses[0], losses[-1]
     if first is None or last is None:  # not reached: both are finite here

@@ -83,11 +83,12 @@ def draw_sample(content: Mapping[str, Any]) -> Figure | None:
 def visible(piece: str) -> str:
     """Return the text of a token with its white space as signs, cut to a few characters."""
     shown = "".join(_SPACES.get(character, character) for character in piece)
-    if len(shown) > PIECE_MAX:
-        shown = shown[: PIECE_MAX - 1] + "\N{HORIZONTAL ELLIPSIS}"
     if shown and unicodedata.combining(shown[0]):
         shown = "\N{DOTTED CIRCLE}" + shown
-    return printable(shown)
+    shown = printable(shown)
+    if len(shown) > PIECE_MAX:
+        shown = shown[: PIECE_MAX - 1] + "\N{HORIZONTAL ELLIPSIS}"
+    return shown
 
 
 def _find_sample(content: Mapping[str, Any]) -> tuple[str, Found]:

@@ -46,9 +46,15 @@ def _stuck(found: Found) -> Text:
 
 
 def _diverged(found: Found) -> Text:
+    losses = floats(mapped(found.numbers.get("curve")).get("loss"))
+    if any(loss is not None and not math.isfinite(loss) for loss in losses):
+        return say(
+            "The loss stops being a number: a rate that is too high for this model, or numbers "
+            "that overflow."
+        )
     return say(
-        "The loss rises after it fell, or stops being a number: a rate that is too high for this "
-        "model, or numbers that overflow."
+        "The loss falls and then rises: a rate that is too high for this model, or numbers that "
+        "overflow."
     )
 
 

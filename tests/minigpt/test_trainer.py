@@ -317,6 +317,7 @@ class TestFiles:
             "step",
             "train_loss",
             "validation_loss",
+            "training_loss",
             "learning_rate",
             "grad_norm",
             "clipped",

@@ -71,44 +71,54 @@ HIDDEN_IN_CLOSED = f"""() => {{
     return [...inside].filter(e => !e.checkVisibility()).slice(0, 10).map(short)
 }}"""
 
-# Text in charts that stands out too little: less than `least` : 1 against what lies under it.
-# axe-core leaves SVG text out.
-FAINT_CHART_TEXT = f"""least => {{
+# Text that stands out too little: less than `least` : 1 against what is painted under it.
+# axe-core looks at HTML only, and takes seconds.
+FAINT_TEXT = f"""least => {{
     {_SHORT}
     const canvas = document.createElement('canvas').getContext('2d', {{ willReadFrequently: true }})
-    const rgba = colour => {{
+    const known = {{}}
+    const rgba = colour => known[colour] ??= (() => {{
         canvas.clearRect(0, 0, 1, 1)
         canvas.fillStyle = colour
         canvas.fillRect(0, 0, 1, 1)
         const [r, g, b, a] = canvas.getImageData(0, 0, 1, 1).data
         return [r, g, b, a / 255]
-    }}
+    }})()
     const over = (top, under) => [0, 1, 2].map(i => top[i] * top[3] + under[i] * (1 - top[3]))
     const light = colour => colour.map(c => c / 255)
         .map(c => c <= .04045 ? c / 12.92 : ((c + .055) / 1.055) ** 2.4)
         .reduce((sum, c, i) => sum + c * [.2126, .7152, .0722][i], 0)
-    const paint = e => {{
-        const style = getComputedStyle(e)
-        const own = e instanceof SVGGeometryElement
-        const colour = rgba(own ? (style.fill == 'none' ? 'transparent' : style.fill)
-            : e instanceof SVGElement ? 'transparent' : style.backgroundColor)
-        return [...colour.slice(0, 3), colour[3] * (own ? +style.fillOpacity : 1) * +style.opacity]
+    const painted = e => {{
+        const style = getComputedStyle(e), shape = e instanceof SVGGeometryElement
+        const colour = shape && style.fill != 'none' ? style.fill
+            : e instanceof SVGElement ? 'transparent' : style.backgroundColor
+        const [r, g, b, a] = rgba(colour)
+        return [r, g, b, a * (shape ? style.fillOpacity : 1) * style.opacity]
     }}
-    const found = []
-    for (const text of document.querySelectorAll('svg text')) {{
-        if (!text.textContent.trim() || !text.checkVisibility()) continue
-        text.scrollIntoView({{ block: 'center', inline: 'center' }})
-        const box = text.getBoundingClientRect()
-        const stack = document.elementsFromPoint(box.x + box.width / 2, box.y + box.height / 2)
-            .filter(e => e != text && !text.contains(e))
-        let under = rgba(getComputedStyle(document.documentElement).colorScheme.startsWith('x')
-            ? 'black' : 'white').slice(0, 3)
-        for (const e of stack.reverse()) under = over(paint(e), under)
-        const style = getComputedStyle(text), fill = rgba(style.fill)
-        const ink = over([...fill.slice(0, 3), fill[3] * style.fillOpacity * style.opacity], under)
+    const around = e => e ? [e, ...around(e.parentElement)] : []
+    const below = e => {{
+        if (!(e instanceof SVGElement)) return around(e)
+        e.scrollIntoView({{ block: 'center', inline: 'center' }})
+        const box = e.getBoundingClientRect()
+        return document.elementsFromPoint(box.x + box.width / 2, box.y + box.height / 2)
+            .filter(other => !e.contains(other))
+    }}
+    const canvasColour = matchMedia('(prefers-color-scheme: dark)').matches
+        && getComputedStyle(document.documentElement).colorScheme.includes('dark')
+        ? [18, 18, 18] : [255, 255, 255]
+    const found = new Set()
+    const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT)
+    while (walker.nextNode()) {{
+        const element = walker.currentNode.parentElement
+        if (!walker.currentNode.data.trim() || !element.checkVisibility()) continue
+        if (['STYLE', 'TITLE', 'DESC'].includes(element.tagName.toUpperCase())) continue
+        const style = getComputedStyle(element), chart = element instanceof SVGElement
+        const under = below(element).reverse().reduce((c, e) => over(painted(e), c), canvasColour)
+        const [r, g, b, a] = rgba(chart ? style.fill : style.color)
+        const ink = over([r, g, b, a * (chart ? style.fillOpacity : 1) * style.opacity], under)
         const [high, low] = [light(ink), light(under)].sort((a, b) => b - a)
         const ratio = (high + .05) / (low + .05)
-        if (ratio < least) found.push(`${{ratio.toFixed(2)}}: ${{short(text)}}`)
+        if (ratio < least) found.add(`${{ratio.toFixed(2)}} : 1 ${{short(element)}}`)
     }}
-    return found.slice(0, 20)
+    return [...found].slice(0, 20)
 }}"""

@@ -22,6 +22,8 @@ from tests.pages import hostile, runs
 # The size that people train first on a laptop: 6 layers, 384 wide, 256 tokens; 10.8 million.
 LARGE = MiniGPTConfig(vocab_size=65, block_size=256, embedding_dim=384, num_heads=6, num_layers=6)
 
+REFRESH_SECONDS = 3600  # of a run page: not while a test looks at it
+
 
 # ---- reports -------------------------------------------------------------------------------
 
@@ -241,7 +243,7 @@ def _notebook(report: Report) -> str:
 def _run_page(make: Callable[[], RunHistory]) -> str:
     from diagnostics.page._run_page import render_run_page
 
-    return render_run_page(make())
+    return render_run_page(make(), refresh_seconds=REFRESH_SECONDS)
 
 
 PAGES: Mapping[str, Callable[[], str]] = {

@@ -99,3 +99,18 @@ def test_a_printed_report_holds_every_word(chromium: Browser) -> None:
     text = unicodedata.normalize("NFKC", "".join(sheets.split())).lower()  # undoes ligatures
     assert len(words) > 100
     assert {word for word in words if word.lower() not in text} == set()
+
+
+def test_the_harness_sees_what_is_wide_small_and_unprinted(chromium: Browser) -> None:
+    html = (
+        "<!DOCTYPE html><p style='width: 40px'>unbreakable_word_of_forty_letters_and_more</p>"
+        "<svg viewBox='0 0 100 10' width='50'><text font-size='12' y='9'>half</text></svg>"
+        "<details><summary>closed</summary><p>inside</p></details>"
+        "<div style='overflow: auto'><p style='width: 900px; text-align: right'>scrolls</p></div>"
+    )
+    with view(chromium, html, size=NARROW) as shown:
+        width, *wide = shown.measure(scripts.TOO_WIDE)
+        assert int(width.split()[0]) > NARROW[0]
+        assert [line.split()[-1] for line in wide] == ["unbreakable_word_of_forty_letters_and_more"]
+        assert shown.measure(scripts.SMALL_TEXT, TEXT_MIN_PX) == ["6.0 px: half"]
+        assert [line.split()[-1] for line in shown.measure(scripts.HIDDEN_IN_CLOSED)] == ["inside"]

@@ -12,13 +12,12 @@ import pytest
 from diagnostics._report import Report
 from diagnostics._result import CheckResult, Status, verdict
 from diagnostics._versions import measure_versions, render_facts
-from diagnostics.help import _privacy
-from diagnostics.help._ask_command import _TRAIN_FLAGS, add_flags, recipe_of, reproduce_command
-from diagnostics.help._ask_text import FILL_IN
-from diagnostics.help._markdown import fence, span
-from diagnostics.help._privacy import shorten_paths
-from diagnostics.help._target_source import read_target_source
-from diagnostics.help.ask import write_help_request
+from diagnostics.help.ask import _privacy, write_help_request
+from diagnostics.help.ask._command import _TRAIN_FLAGS, add_flags, recipe_of, reproduce_command
+from diagnostics.help.ask._markdown import fence, span
+from diagnostics.help.ask._privacy import shorten_paths
+from diagnostics.help.ask._target_source import read_target_source
+from diagnostics.help.ask._text import FILL_IN
 
 ENVIRONMENT = {"python": "3.11.7", "torch": "2.13.0", "cuda_devices": [], "mps_available": False}
 SHIFT = verdict(
@@ -361,7 +360,7 @@ def test_a_file_that_cannot_be_read_gives_nothing(tmp_path: Path, text: str) -> 
 
 
 def test_a_module_is_found_by_its_name() -> None:
-    source = read_target_source("diagnostics.help._markdown:span")
+    source = read_target_source("diagnostics.help.ask._markdown:span")
     assert source is not None
     assert "def span(text: str) -> str:" in source
 

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from diagnostics import CATALOG
-from diagnostics.help._checklist_item import Item
-from diagnostics.help._checklist_items import CHECKLISTS, TITLES
-from diagnostics.help._mark import OPEN, RIGHT, WRONG, Mark
-from diagnostics.help._marks import MEASURES
-from diagnostics.help._run_log import as_number, read_log
 from diagnostics.help.checklists import tick, tick_items
+from diagnostics.help.checklists._item import Item
+from diagnostics.help.checklists._items import CHECKLISTS, TITLES
+from diagnostics.help.checklists._mark import OPEN, RIGHT, WRONG, Mark
+from diagnostics.help.checklists._marks import MEASURES
+from diagnostics.help.checklists._run_log import as_number, read_log
 from tests.diagnostics.help.test_symptoms import (
     HOSTILE,
     commands_in,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import traceback
 from pathlib import Path
 
+from diagnostics.help.traceback import TracebackReading
+
 SITE = "/opt/course/lib/python3.11/site-packages"
 HEADER = "Traceback (most recent call last):\n"
 TRAIN = ("train.py", 12, "<module>", "loss = step(batch)")
@@ -49,3 +51,18 @@ def run(folder: Path, code: str, name: str = "train.py") -> str:
         error.__traceback__ = frames.tb_next if frames else None  # without this function
         return "".join(traceback.format_exception(error))
     raise AssertionError("the code was meant to raise")
+
+
+def place_of(reading: TracebackReading) -> tuple[str, int | None, str] | None:
+    """File, line and function of where it happened; None where no code is own."""
+    frame = reading.where
+    return None if frame is None else (frame.file, frame.line, frame.function)
+
+
+def told_of(reading: TracebackReading) -> tuple[str, str, str]:
+    """Name, cause and next step of the explanation, which has to be there."""
+    told = reading.explanation
+    assert told is not None, f"nothing explains {reading.kind}: {reading.message}"
+    assert told.evidence, told.name
+    assert told.next_step, told.name
+    return told.name, told.cause, told.next_step

@@ -38,7 +38,7 @@ def test_the_heading_gives_where_the_loss_ended_and_its_floor() -> None:
 
 def test_a_loss_that_stops_being_a_number_is_said_with_its_step() -> None:
     markup = draw("overfit.diverged", "fail", curve=curve(1.4, 2.0, "nan"))
-    assert finding(markup) == "The loss is no finite number from step 10 on"
+    assert finding(markup) == "The loss is no finite number at step 10"
     assert "numbers that overflow" in notes(markup)
     assert "1 point of loss without a finite value" in notes(markup)
 
@@ -81,8 +81,8 @@ def test_the_reading_is_that_of_the_check(reason: str, words: str) -> None:
     [
         ([1.4, 0.7, 0.05], 0.9, "A healthy curve"),
         ([1.4, 1.4, 1.39], 0.2, "Stuck"),
-        ([1.4, 0.5, 1.2], 0.5, "too high"),
-        ([1.4, 0.5, "nan"], 0.5, "too high"),
+        ([1.4, 0.5, 1.2], 0.5, "falls and then rises"),
+        ([1.4, 0.5, "nan"], 0.5, "stops being a number"),
         ([1.4, 0.7, 0.3], 0.5, "50 % of the targets are right where 90 % can be"),
         ([1.4, 0.7, 0.3], None, "without the accuracy"),
         ([1.4], 0.9, "too few"),

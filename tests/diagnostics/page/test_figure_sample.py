@@ -77,7 +77,7 @@ def test_white_space_is_visible_and_long_pieces_are_cut() -> None:
     assert visible("\n\t") == "\u21b5\u21e5"
     assert visible("internationalisation") == "international\u2026"
     assert visible("\u0301") == "\u25cc\u0301"
-    assert visible("\u202e\ud800\x00") == "\\u202e\\ud800\\x00"
+    assert visible("\u202e\ud800\x00") == "\\u202e\\ud800\\\u2026"
 
 
 def test_without_a_tokenizer_the_ids_stand_there() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diagnostics.help._checklist_item import Item
+from diagnostics.help.checklists._item import Item
 
 BEFORE = (
     Item(

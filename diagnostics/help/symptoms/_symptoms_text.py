@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diagnostics.help._symptom import Lead, Symptom
+from diagnostics.help.symptoms._symptom import Lead, Symptom
 
 TEXT_SYMPTOMS = (
     Symptom(
@@ -29,7 +29,7 @@ TEXT_SYMPTOMS = (
             Lead("generation_position", "The choice is made from a place that does not move on."),
             Lead("context_hidden", "The model reads one token only: it knows no repetition."),
             Lead("positions_lost", "The model cannot tell a first occurrence from a third."),
-            Lead("text_scrambled", "The ids hold one piece many times, or no text at all."),
+            Lead("text_noise", "The ids hold one piece many times, or no text at all."),
             Lead("little_trained", "Validation is still near that of letter pairs or worse."),
             Lead("memorised", "What is repeated stands in the training text."),
         ),
@@ -172,6 +172,7 @@ TEXT_SYMPTOMS = (
             Lead("files_damaged", "The text itself was read with another encoding."),
             Lead("tokenizer_lossy", "decode(encode(text)) is not the text."),
             Lead("tokenizer_other", "Another tokenizer of the same size decodes."),
+            Lead("text_differs", "The ids were made from another state of the text."),
             Lead("ids_wrapped", "Letters with high ids come back as others with low ids."),
         ),
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diagnostics.help._symptom import Lead, Symptom
+from diagnostics.help.symptoms._symptom import Lead, Symptom
 
 LOSS_SYMPTOMS = (
     Symptom(
@@ -26,8 +26,7 @@ LOSS_SYMPTOMS = (
         "contaminates all below. Exactly ln V means that nothing is learnt at all; the entropy of "
         "single tokens, about 3 nats for letters, means that only frequencies are.",
         leads=(
-            Lead("text_scrambled", "The decoded ids are no text: the loss stops near 3, not ln V."),
-            Lead("tokenizer_other", "Ids and tokenizer disagree although their sizes are equal."),
+            Lead("text_noise", "The decoded ids are no text: the loss stops near 3, not ln V."),
             Lead("targets_unrelated", "Targets are not the token after their input: near 3 nats."),
             Lead("logits_layout", "(B, T, V) is the shape and not the order of the logits."),
             Lead("context_hidden", "The loss stops near that of pairs, about 2.5 for letters."),

@@ -14,13 +14,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from diagnostics._text import say
-from diagnostics.help._checklist_item import Item
-from diagnostics.help._checklist_items import CHECKLISTS, TITLES
 from diagnostics.help._evidence import Standing, read_results, weigh
 from diagnostics.help._lines import lines_of
-from diagnostics.help._mark import OPEN, RIGHT, WRONG, Facts, Mark
-from diagnostics.help._marks import MEASURES, habits
-from diagnostics.help._run_log import read_log
+from diagnostics.help.checklists._item import Item
+from diagnostics.help.checklists._items import CHECKLISTS, TITLES
+from diagnostics.help.checklists._mark import OPEN, RIGHT, WRONG, Facts, Mark
+from diagnostics.help.checklists._marks import MEASURES, habits
+from diagnostics.help.checklists._run_log import read_log
 
 LEGEND = "[x] measured and right   [!] measured and wrong   [ ] not measured: for you"
 

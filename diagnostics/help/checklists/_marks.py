@@ -9,9 +9,9 @@ import math
 from collections.abc import Callable, Mapping
 
 from diagnostics._text import Text, say
-from diagnostics.help import _log_marks
-from diagnostics.help._mark import OPEN, RIGHT, WRONG, Facts, Mark
-from diagnostics.help._run_log import as_number
+from diagnostics.help.checklists import _log_marks
+from diagnostics.help.checklists._mark import OPEN, RIGHT, WRONG, Facts, Mark
+from diagnostics.help.checklists._run_log import as_number
 
 IGNORED_NATS = 0.01  # a prompt that changes the predictions by less is ignored
 ORDINARY_REPETITION, HEAVY_REPETITION = 0.2, 0.5  # share of 8-character runs; prose is below 0.2

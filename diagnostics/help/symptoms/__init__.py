@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from diagnostics._text import say
-from diagnostics.help._guide import render_choice, render_guide, render_list
-from diagnostics.help._numbers import Numbers, read_numbers
-from diagnostics.help._phrases import CHARACTERS_MAX, read_meanings
-from diagnostics.help._symptom import Symptom
-from diagnostics.help._symptom_table import SYMPTOMS
-from diagnostics.help._walk import render_walk
+from diagnostics.help.symptoms._guide import render_choice, render_guide, render_list
+from diagnostics.help.symptoms._numbers import Numbers, read_numbers
+from diagnostics.help.symptoms._phrases import CHARACTERS_MAX, read_meanings
+from diagnostics.help.symptoms._symptom import Symptom
+from diagnostics.help.symptoms._symptom_table import SYMPTOMS
+from diagnostics.help.symptoms._walk import render_walk
 
 SHOWN_MAX = 60  # characters of what somebody wrote that are shown again
 LIST = "list"

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 
 from diagnostics._text import say
-from diagnostics.help._mark import OPEN, RIGHT, WRONG, Facts, Mark
-from diagnostics.help._run_log import as_number
+from diagnostics.help.checklists._mark import OPEN, RIGHT, WRONG, Facts, Mark
+from diagnostics.help.checklists._run_log import as_number
 
 CONSTANT_CLIPPING = 0.95  # share of clipped steps from which a training run says so itself
 ROWS_MIN = 5  # fewer logged steps say nothing about a share

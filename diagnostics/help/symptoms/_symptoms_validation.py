@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diagnostics.help._symptom import Lead, Symptom
+from diagnostics.help.symptoms._symptom import Lead, Symptom
 
 VALIDATION_SYMPTOMS = (
     Symptom(

@@ -8,7 +8,7 @@ from typing import Any
 
 from diagnostics._result import Status
 from diagnostics._text import say
-from diagnostics.help._ask_text import FILL_IN, block, bullets, quote, sentences
+from diagnostics.help.ask._text import FILL_IN, block, bullets, quote, sentences
 
 _TITLE_MAX = 160  # characters of the claim
 _FAILING = (Status.FAIL, Status.ERROR)

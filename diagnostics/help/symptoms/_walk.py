@@ -13,9 +13,9 @@ from typing import Any
 from diagnostics._text import say
 from diagnostics.help._evidence import Finding, Measured, Standing, read_results, shorten, weigh
 from diagnostics.help._lines import lines_of
-from diagnostics.help._numbers import Numbers, explain_values
-from diagnostics.help._symptom import Lead, Suspect, Symptom
-from diagnostics.help._symptom_table import SUSPECTS
+from diagnostics.help.symptoms._numbers import Numbers, explain_values
+from diagnostics.help.symptoms._symptom import Lead, Suspect, Symptom
+from diagnostics.help.symptoms._symptom_table import SUSPECTS
 
 MARKS = {
     Standing.REFUTED: "[-]",

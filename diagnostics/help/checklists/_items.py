@@ -5,8 +5,8 @@ An item is ticked by checks of a report, by a measurement of `_marks`, or by a p
 
 from __future__ import annotations
 
-from diagnostics.help._checklist_before import BEFORE
-from diagnostics.help._checklist_item import Item
+from diagnostics.help.checklists._item import Item
+from diagnostics.help.checklists._items_before import BEFORE
 
 DURING = (
     Item(

@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Sequence
 from functools import cache, lru_cache
 
-from diagnostics.help._meanings import (
+from diagnostics.help.symptoms._meanings import (
     MEANINGS,
     NEGATED,
     NEGATIONS,
@@ -16,7 +16,7 @@ from diagnostics.help._meanings import (
     SEVERAL_WORDS,
     STOPPED,
 )
-from diagnostics.help._numbers import read_numbers
+from diagnostics.help.symptoms._numbers import read_numbers
 
 CHARACTERS_MAX, WORDS_MAX = 1000, 80  # of what somebody writes; a symptom is a sentence
 LN_MAX = 13.0  # ln 442,413: no vocabulary in use is larger

@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Sequence
 
 from diagnostics._text import printable
-from diagnostics.help._markdown import fence, span
-from diagnostics.help._privacy import shorten_paths
+from diagnostics.help.ask._markdown import fence, span
+from diagnostics.help.ask._privacy import shorten_paths
 
 FILL_IN = "**FILL IN:**"
 _LISTED_MAX = 20  # lines of one list

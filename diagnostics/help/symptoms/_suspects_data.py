@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diagnostics.help._symptom import Suspect
+from diagnostics.help.symptoms._symptom import Suspect
 
 DATA_SUSPECTS = (
     Suspect(
@@ -27,8 +27,23 @@ DATA_SUSPECTS = (
         exercise="break_fingerprint",
     ),
     Suspect(
-        name="text_scrambled",
-        what="ids that do not decode to the text",
+        name="text_noise",
+        what="ids that are no text any more: shuffled, one piece many times, or noise",
+        checks=("text",),
+        reasons=(
+            "text.scrambled",
+            "text.noise",
+            "text.no_words",
+            "text.one_token",
+            "text.repeated",
+            "text.undecodable",
+        ),
+        action="shuffle rows and never tokens; decode the first 200 ids and read them",
+        exercise="break_text",
+    ),
+    Suspect(
+        name="text_differs",
+        what="ids that are not those of the text, somewhere or everywhere",
         checks=("text",),
         action="decode the first 200 ids and read them; encode the text again",
         exercise="break_text",

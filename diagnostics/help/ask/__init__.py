@@ -13,15 +13,15 @@ from typing import Any
 
 from diagnostics._text import show
 from diagnostics._versions import render_facts
-from diagnostics.help._ask_command import add_flags
-from diagnostics.help._ask_findings import (
+from diagnostics.help.ask._command import add_flags
+from diagnostics.help.ask._findings import (
     expected_and_actual,
     first_failure,
     measured,
     other_findings,
     title,
 )
-from diagnostics.help._ask_text import FILL_IN, block
+from diagnostics.help.ask._text import FILL_IN, block
 
 _SOURCE_MAX = 20_000  # characters; a forum takes 65,536 in all
 _NAMES_MAX = 5

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diagnostics.help._symptom import Suspect
+from diagnostics.help.symptoms._symptom import Suspect
 
 RUN_SUSPECTS = (
     Suspect(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from diagnostics.help._evidence import Measured
-from diagnostics.help._run_log import RunLog, as_number
+from diagnostics.help.checklists._run_log import RunLog, as_number
 
 RIGHT, WRONG, OPEN = "[x]", "[!]", "[ ]"
 

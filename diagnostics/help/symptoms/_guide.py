@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from diagnostics._text import say
 from diagnostics.help._lines import lines_of
-from diagnostics.help._numbers import Numbers, explain_values
-from diagnostics.help._symptom import Lead, Symptom
-from diagnostics.help._symptom_table import SUSPECTS, TOPICS
+from diagnostics.help.symptoms._numbers import Numbers, explain_values
+from diagnostics.help.symptoms._symptom import Lead, Symptom
+from diagnostics.help.symptoms._symptom_table import SUSPECTS, TOPICS
 
 _COMMAND = "python "
 _LABEL = 9  # "   check " and the like

@@ -1,0 +1,111 @@
+"""Tracebacks in logs: prefixes, ranks between each other, and which one to read."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from diagnostics.help.traceback import read_traceback
+from tests.diagnostics.help.tracebacks import (
+    CALL,
+    TRAIN,
+    place_of,
+    prefixed,
+    python,
+)
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "[rank1]: ",
+        "trainer-1  | ",
+        "2026-01-01T10:00:00.123Z ",
+        "> ",
+        "    ",
+        "Jan 01 10:00 box[7]: ",
+    ],
+)
+def test_prefixes_of_a_log_are_taken_off(prefix: str) -> None:
+    text = prefixed("step 3 loss 2.0\n" + python("ValueError: bad\n\tlist"), prefix)
+    reading = read_traceback(text + prefix.rstrip() + "\n")
+    assert (reading.kind, place_of(reading)) == ("ValueError", ("train.py", 7, "step"))
+    assert reading.message == "bad\n\tlist"
+
+
+def test_a_prefix_may_count_the_time() -> None:
+    lines = python("ValueError: bad").rstrip("\n").split("\n")
+    text = "".join(f"10:00:{n:02d},{n * 37:03d} app[12] {line}\n" for n, line in enumerate(lines))
+    assert place_of(read_traceback(text)) == ("train.py", 7, "step")
+
+
+def test_a_progress_bar_before_the_header_is_no_prefix() -> None:
+    text = "  3%|3  | 3/100 [00:01<00:40]" + python("ValueError: bad")
+    assert place_of(read_traceback(text)) == ("train.py", 7, "step")
+
+
+def test_interleaved_ranks_come_apart_and_the_first_own_error_is_read() -> None:
+    """Rank 0 only lost its peer; torchrun's own traceback comes last and says nothing."""
+    bad = prefixed(python("IndexError: list index out of range"), "[rank1]: ").split("\n")
+    lost = prefixed(
+        python(
+            "RuntimeError: Connection closed by peer [10.0.0.1]:8327", ("train.py", 30, "f", "x")
+        ),
+        "[rank0]: ",
+    ).split("\n")
+    mixed = "\n".join(line for pair in zip(lost, bad, strict=False) for line in pair)
+    mixed += "\n" + "\n".join(bad[len(lost) :])
+    text = (
+        mixed
+        + "\n"
+        + python(
+            "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
+            ("/opt/course/bin/torchrun", 8, "<module>", "sys.exit(main())"),
+        )
+    )
+    reading = read_traceback(text)
+    assert (reading.rank, reading.kind) == (1, "IndexError")
+    assert "rank 1 is the first in this text whose error is its own" in reading.notes
+    root = "Root Cause (first observed failure):\n[0]:\n  rank      : 1 (local_rank: 1)\n"
+    assert "torchrun observed rank 1 as the first failure" in read_traceback(text + root).notes
+
+
+def test_several_ranks_with_errors_of_their_own_are_named() -> None:
+    text = prefixed(python("ValueError: a"), "[rank2]: ") + prefixed(
+        python("ValueError: b"), "[rank0]: "
+    )
+    reading = read_traceback(text)
+    assert (reading.rank, reading.message) == (2, "a")
+    assert "other ranks with errors of their own: 0" in reading.notes
+
+
+def test_the_error_of_another_process_is_read_where_it_was_raised() -> None:
+    remote = python("KeyError: 'text'", ("prepare.py", 12, "tokenize", "return row['text']"))
+    joint = "The above exception was the direct cause of the following exception:"
+    text = f'pool.RemoteTraceback: \n"""\n{remote}"""\n\n{joint}\n\n{python("KeyError: 1", TRAIN)}'
+    reading = read_traceback(text)
+    assert place_of(reading) == ("prepare.py", 12, "tokenize")
+    assert reading.message == "'text'"
+    assert reading.raised_from == ("reported as KeyError: 1",)
+
+
+def test_what_python_ignored_at_its_exit_is_passed_over() -> None:
+    ignored = python("AssertionError: can only test a child process", CALL)
+    text = python("ValueError: bad") + "Exception ignored in: <function f at 0x7f>\n" + ignored
+    reading = read_traceback(text)
+    assert (reading.kind, reading.count) == ("ValueError", 2)
+    assert any("passed over" in note for note in reading.notes)
+
+
+@pytest.mark.parametrize("prompt", ["PS C:\\work> ", "me@box:~/gpt$ ", "^C", "$ python x.py"])
+def test_a_prompt_after_it_is_not_the_message(prompt: str) -> None:
+    assert read_traceback(python("ValueError: bad") + prompt + "\n").message == "bad"
+
+
+def test_a_structured_log_holds_the_traceback_in_one_line() -> None:
+    text = json.dumps({"level": "error", "error": python("ValueError: bad", TRAIN, STEP)})
+    for pasted in (text, f"10:00:00 {text}\n", repr(python("ValueError: bad", TRAIN, STEP))):
+        reading = read_traceback(pasted)
+        assert reading.kind == "ValueError"
+        assert place_of(reading) == ("train.py", 7, "step")
