@@ -12,6 +12,7 @@ from collections import Counter
 from diagnostics._catalog import CATALOG
 from diagnostics._report import Report
 from diagnostics._result import CheckResult, Status
+from diagnostics._text import printable
 
 WIDTH = 88
 LABELS = {
@@ -112,9 +113,13 @@ def _columns() -> int:
 
 
 def wrap(prefix: str, text: str, hanging: int) -> list[str]:
-    """Return lines that fit the terminal; all but the first hang by so many columns."""
+    """Return lines that fit the terminal; all but the first hang by so many columns.
+
+    A stored report or another author's check may hold what would move the cursor: it is escaped.
+    """
+    shown = printable(prefix) + printable(" ".join(text.split()))
     return textwrap.wrap(
-        prefix + text,
+        shown,
         _columns() - 2,  # a report indents results by two
         subsequent_indent=" " * hanging,
         break_on_hyphens=False,

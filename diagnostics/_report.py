@@ -26,12 +26,15 @@ class Report:
     results: one per selected check, in the catalogue's order.
     environment: versions and devices, see `diagnostics.environment.measure_environment`.
     notes: what a person should know about how it was measured.
+    subject: what was measured, as digests and counts, see `diagnostics._subject`; empty where it
+        is not known, as in reports of schema version 1.
     """
 
     results: tuple[CheckResult, ...]
     seed: int = 42
     environment: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    subject: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
@@ -87,6 +90,7 @@ class Report:
             "passed": self.passed,
             "first_failure": None if first is None else first.check,
             "seed": self.seed,
+            "subject": _plain(self.subject),
             "debug": _plain(debug_fields(self)),
             "environment": _plain(self.environment),
             "notes": [steady(note) for note in self.notes],
@@ -124,6 +128,7 @@ class Report:
             seed=content["seed"],
             environment=content["environment"],
             notes=tuple(content["notes"]),
+            subject=content.get("subject", {}),
         )
 
     def _repr_html_(self) -> str:

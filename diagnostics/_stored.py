@@ -7,6 +7,7 @@ that no other file has to doubt it. Checks that this release does not know are r
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from diagnostics._text import printable
 
 __all__ = ["StoredReportError", "load_report"]
 
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 FAILED = (Status.FAIL, Status.ERROR)
 _REPORT_TEXTS = ("check", "stage", "family", "status", "reason", "claim")
 _OTHER_TEXTS = ("measured", "expected", "where", "next_step")
@@ -87,11 +89,28 @@ def _require_form(content: Mapping[str, Any], name: str) -> None:
     _require(content, name, "", "seed", int)
     for field in ("debug", "environment"):
         _require(content, name, "", field, dict)
+    if "subject" in content or content["schema_version"] > 1:
+        _require_subject(content, name)
     _require_texts(content, name, "", "notes")
     _require(content, name, "", "results", list)
     for index, result in enumerate(content["results"]):
         _require_result(result, name, f"results[{index}]")
     _require_agreement(content, name)
+
+
+def _require_subject(content: Mapping[str, Any], name: str) -> None:
+    """Check the digests that a comparison believes; a report made by hand has none of them."""
+    _require(content, name, "", "subject", dict)
+    for field, value in content["subject"].items():
+        if field.endswith("_sha256"):
+            _require(content["subject"], name, "subject", field, str, or_null=True)
+            if value is not None and not _DIGEST.fullmatch(value):
+                raise StoredReportError(
+                    f"{name}: subject.{printable(field[:40])} must be 64 hexadecimal digits or "
+                    f"null, got {_shown(value)}"
+                )
+    if "options" in content["subject"]:
+        _require(content["subject"], name, "subject", "options", dict)
 
 
 def _require_result(result: Any, name: str, place: str) -> None:

@@ -19,6 +19,7 @@ from diagnostics._pipeline import Pipeline
 from diagnostics._probe import MissingPartError, Probe
 from diagnostics._report import LATENT, Report
 from diagnostics._result import CheckFailedError, CheckResult, Status
+from diagnostics._subject import measure_subject
 from diagnostics._text import say
 from diagnostics._trace import user_frame
 
@@ -47,6 +48,7 @@ def diagnose(
     """
     if not isinstance(pipeline, Pipeline):
         raise TypeError(f"diagnose wants a Pipeline, got {type(pipeline).__name__}")
+    only, skip = None if only is None else _listed(only), _listed(skip)
     names = select(only, skip, fast=fast)
     probe = Probe(pipeline, seed=seed, overfit_steps=overfit_steps)
     results: list[CheckResult] = []
@@ -55,6 +57,9 @@ def diagnose(
         untouched([pipeline.model], _tensors_of(pipeline)),
         _fitting_threads(pipeline.model),
     ):
+        subject = measure_subject(
+            pipeline, only=only, skip=skip, fast=fast, overfit_steps=overfit_steps
+        )
         for index, name in enumerate(names):
             if progress is not None:
                 progress(name, index, len(names))
@@ -66,6 +71,7 @@ def diagnose(
         seed=seed,
         environment=measure_environment(),
         notes=tuple(probe.notes),
+        subject=subject,
     )
 
 
@@ -80,6 +86,10 @@ def require_healthy(pipeline: Pipeline, **how: Any) -> Report:
     if not report.passed:
         raise CheckFailedError(str(report))
     return report
+
+
+def _listed(names: Iterable[str]) -> list[str]:
+    return [names] if isinstance(names, str) else list(names)
 
 
 def _run_check(name: str, probe: Probe) -> CheckResult:

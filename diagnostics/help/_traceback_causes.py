@@ -8,6 +8,7 @@ from diagnostics.help._traceback_cause_batches import RULES as BATCHES
 from diagnostics.help._traceback_cause_cuda import RULES as CUDA
 from diagnostics.help._traceback_cause_devices import RULES as DEVICES
 from diagnostics.help._traceback_cause_files import RULES as FILES
+from diagnostics.help._traceback_cause_gradients import RULES as GRADIENTS
 from diagnostics.help._traceback_cause_imports import RULES as IMPORTS
 from diagnostics.help._traceback_cause_index import RULES as INDEX
 from diagnostics.help._traceback_cause_memory import RULES as MEMORY
@@ -33,6 +34,7 @@ RULES: tuple[Rule, ...] = (
     *INDEX,
     *SHAPES,
     *TYPES,
+    *GRADIENTS,
     *TRANSFORMERS,
     *FILES,
     *PROCESSES,

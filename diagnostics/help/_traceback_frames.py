@@ -9,20 +9,22 @@ SHOWN_PARTS = 3  # of a long path: the file and two folders
 
 _LIBRARY_FOLDERS = re.compile(
     r"/(?:site|dist)-packages/"
-    r"|(?:^|/)lib(?:64)?/python\d+(?:\.\d+)?t?/"  # the standard library on Linux and macOS
-    r"|/python\d+\.zip/"
-    r"|/(?:python[\d.]*|(?:ana|mini)conda\d*|mini(?:forge|mamba)\d*|mambaforge|envs/[^/]+"
-    r"|python/[\d.]+/x64|pythoncore-[^/]+)/lib/",  # and on Windows
+    r"|(?:^|/)lib(?:64)?/(?:python|pypy)\d+(?:\.\d+)?t?/"  # the standard library but on Windows
+    r"|/python\d+\.zip/",
     re.IGNORECASE,
 )
-_LIBRARY_SOURCES = re.compile(  # source checkouts, and paths that a library shows without a folder
-    r"(?:^|/)torch/(?:_\w+|nn|utils|optim|autograd|distributed|multiprocessing"
-    r"|fx|jit|cuda|mps"
-    r"|serialization\.py|functional\.py|storage\.py|_tensor\.py|_ops\.py)(?:/|$|\.py$)"
-    r"|/transformers/src/transformers/"
-    r"|(?:^|/)pybind11_builtins"
+_WINDOWS_LIBRARY = re.compile(
+    r"^[a-z]:/.*/(?:python\d[\d.]*t?|python/(?:[\d.]+/x64|current)|(?:ana|mini)conda\d*|envs/[^/]+"
+    r"|mini(?:forge|mamba)\d*|mambaforge|cpython-[^/]+|pythoncore-[^/]+"
+    r"|PythonSoftwareFoundation[^/]+)/lib/",
+    re.IGNORECASE,
 )
-_SHELL = re.compile(r"/bin/(?:torchrun|accelerate|pytest|ipython\d?|jupyter[\w-]*|deepspeed)$")
+_LIBRARY_SOURCES = re.compile(  # source checkouts, and paths that torch shows without a folder
+    r"(?:^|/pytorch/)torch/(?:_\w+|nn|utils|optim|autograd|distributed|multiprocessing|fx|jit|cuda"
+    r"|mps|serialization\.py|functional\.py|storage\.py)(?:/|$|\.py$)"
+    r"|/transformers/src/transformers/"
+)
+_SHELL = re.compile(r"/bin/(?:torchrun|accelerate|py\.?test|ipython\d?|jupyter[\w-]*|deepspeed)$")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +51,10 @@ class Frame:
             is_generated = path == "<string>" and self.function not in {"<module>", ""}
             return path.startswith(("<ipython-input", "<stdin", "<string")) and not is_generated
         return not (
-            _LIBRARY_FOLDERS.search(path) or _LIBRARY_SOURCES.search(path) or _SHELL.search(path)
+            _LIBRARY_FOLDERS.search(path)
+            or _WINDOWS_LIBRARY.search(path)
+            or _LIBRARY_SOURCES.search(path)
+            or _SHELL.search(path)
         )
 
     @property

@@ -8,9 +8,10 @@ between each other, come apart again.
 
 from __future__ import annotations
 
+import io
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -18,6 +19,7 @@ LIMIT_BYTES = 2 * 2**20  # the end of a log; a longer start is left out, and tha
 NOTEBOOK_LIMIT_BYTES = 64 * 2**20  # a notebook is one JSON value, which cannot be read from its end
 LINE_LIMIT = 200_000  # characters of a line: the names of a large state dict are one line
 STREAMS_MOST = 64
+FOLLOWING_MOST = 100  # lines after a header in which its prefix must come again
 _CHUNK_BYTES = 2**20
 
 HEADER = "Traceback (most recent call last)"
@@ -30,6 +32,7 @@ _ANSI = re.compile(
 _RANK = re.compile(
     r"\[(?:rank|default)\s?(\d+)\]:? ?|\brank[ =:]?(\d+)\b|^(\d{1,4}): ", re.IGNORECASE
 )
+_TIME = re.compile(r"\d{1,4}[-/.]\d\d[-/.]\d\d|\d{1,2}:\d\d(?::\d\d)?(?:[.,]\d+)?")
 _STATIC_PREFIX = re.compile(
     r"^\[(?:rank|default)(\d+)\]:\[?[ ]?"  # torch and torchrun write these themselves
     r"|^\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]? "
@@ -68,6 +71,20 @@ def read_source(file: BinaryIO) -> Source:
     head = file.read(_CHUNK_BYTES)
     is_notebook = head.lstrip()[:1] == b"{" and b'"cells"' in head
     limit = NOTEBOOK_LIMIT_BYTES if is_notebook else LIMIT_BYTES
+    content, skipped = _read_end(file, head, limit)
+    codec = _codec(head, content)
+    if codec.startswith("utf-16") and skipped % 2:
+        content = content[1:]
+    return Source(content.decode(codec, errors="replace"), skipped)
+
+
+def _read_end(file: BinaryIO, head: bytes, limit: int) -> tuple[bytes, int]:
+    """Return the last bytes, and how many stood before them."""
+    if file.seekable():
+        total = file.seek(0, io.SEEK_END)
+        file.seek(max(0, total - limit))
+        content = file.read(limit)
+        return content, total - len(content)
     kept, total = bytearray(head), len(head)
     while chunk := file.read(_CHUNK_BYTES):
         total += len(chunk)
@@ -75,11 +92,7 @@ def read_source(file: BinaryIO) -> Source:
         if len(kept) > 2 * limit:
             del kept[: len(kept) - limit]
     content = bytes(kept[-limit:])
-    skipped = total - len(content)
-    codec = _codec(head, content)
-    if codec.startswith("utf-16") and skipped % 2:
-        content = content[1:]
-    return Source(content.decode(codec, errors="replace"), skipped)
+    return content, total - len(content)
 
 
 def to_streams(text: str) -> list[Stream]:
@@ -159,22 +172,38 @@ def _prefixes(lines: list[str]) -> list[re.Pattern[str]]:
             before = before.removesuffix(word)
         if not before.strip() or before.strip() in {"|", "+"} or before in found:
             continue
-        pattern = re.compile(_generalised(before))
-        following = [after for after in lines[number + 1 : number + 40] if after.strip()]
-        if any(pattern.match(after) for after in following[:8]):
+        following = [
+            after for after in lines[number + 1 : number + FOLLOWING_MOST] if after.strip()
+        ]
+        pattern = _pattern_of(before, following)
+        if pattern is not None:
             found[before] = pattern
     unique = {pattern.pattern: pattern for pattern in found.values()}
     return sorted(unique.values(), key=lambda pattern: -len(pattern.pattern))
 
 
-def _generalised(prefix: str) -> str:
-    """Return a pattern in which numbers may differ, times do, but not the number of a rank."""
-    kept = _RANK.search(prefix)
+def _pattern_of(prefix: str, following: Sequence[str]) -> re.Pattern[str] | None:
+    """Return the narrowest pattern that fits a following line: times may differ, then numbers.
+
+    Narrow, because the number in a prefix may be the process that the line came from.
+    """
+    for narrow in (True, False):
+        pattern = re.compile(_generalised(prefix, only_times=narrow))
+        if any(map(pattern.match, following)):
+            return pattern
+    return None
+
+
+def _generalised(prefix: str, *, only_times: bool) -> str:
+    """Return a pattern in which times may differ, or all numbers but that of a rank."""
+    times = [match.span() for match in _TIME.finditer(prefix)]
+    rank = _RANK.search(prefix)
     parts: list[str] = []
-    for match in re.finditer(r"\d+|\s+|[^\d\s]+", prefix):
+    for match in re.finditer(r"[0-9]+|\s+|[^0-9\s]+", prefix):
         piece = match.group()
-        in_rank = kept is not None and kept.start() <= match.start() < kept.end()
-        if piece.isdigit() and piece.isascii() and not in_rank:
+        in_time = any(start <= match.start() < end for start, end in times)
+        in_rank = rank is not None and rank.start() <= match.start() < rank.end()
+        if piece.isdigit() and (in_time or (not only_times and not in_rank)):
             parts.append(r"\d+")
         elif piece.isspace() and match.end() < len(prefix):
             parts.append(r"\s+")

@@ -125,10 +125,17 @@ def numbers(table: Table) -> Markup:
     return element(
         "details",
         element("summary", summary),
-        element("div", grid, class_="chart-scroll", tabindex="0" if len(table.heads) > 3 else None),
+        element("div", grid, class_="chart-scroll", **_focusable(table, summary)),
         element("p", table.left_out, class_="chart-note") if table.left_out else None,
         class_="chart-numbers",
     )
+
+
+def _focusable(table: Table, name: str) -> dict[str, str]:
+    """A wide table scrolls sideways on a phone, and so has to be reached by keyboard."""
+    if len(table.heads) <= 3:
+        return {}
+    return {"tabindex": "0", "role": "region", "aria_label": name}
 
 
 def _cells(texts: Sequence[str]) -> list[Markup]:

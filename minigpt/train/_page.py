@@ -152,8 +152,7 @@ class PageFeed:
         self._begun = True
 
     def _log(self, page: Page, report: StepReport) -> None:
-        numbers = dataclasses.asdict(report)
-        page.log(numbers.pop("step"), **numbers)
+        page.log(**vars(report))
 
     def _sample(self, page: Page, step: int) -> None:
         """Show a continuation of the validation text, unless samples have cost too much already."""

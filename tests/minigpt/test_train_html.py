@@ -7,7 +7,6 @@ import random
 import re
 import shutil
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from diagnostics.page import _run_writer
 from minigpt import prepare, train, trainer
 from minigpt._cli import run_command
 from minigpt.checkpoint import load_checkpoint
+from minigpt.parallel import Team
 from minigpt.train import _page
 from minigpt.train.__main__ import make_monitor, make_page
 
@@ -309,27 +309,10 @@ class TestFiles:
         assert {path.name for path in place.iterdir()} - before == {"checkpoints"}
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="gloo of Windows needs a network")
-def test_of_several_processes_the_first_writes(place: Path) -> None:
-    """Two ranks train as one run; there is one page, of all their rows, and no second writer."""
-    import subprocess
-
-    flags = [*SMALL, *SHORT, "--html=run.html", "--no-preflight", "--device=cpu"]
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    environment = os.environ | {
-        "PYTHONPATH": str(Path(__file__).parents[2]),
-        "OMP_NUM_THREADS": "1",
-    }
-    done = subprocess.run(
-        [sys.executable, *command, "-m", "minigpt.train", *flags],
-        cwd=place,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    page = text_of()
-    assert "2 processes" in page
-    assert "64: 8 rows of 8" in page
-    assert list(place.glob(".run.html*")) == []
+def test_of_several_processes_only_the_first_writes(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that is not the first trains along and leaves no page, nor asks for one."""
+    monkeypatch.setattr(Team, "is_first", False)
+    assert run_train("--html=none/run.html") == 0
+    assert not list(place.rglob("*.html"))

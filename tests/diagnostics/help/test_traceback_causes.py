@@ -223,6 +223,18 @@ def test_a_file_named_as_a_library_is_found() -> None:
     assert "json.py" in told_of(read_traceback(python(last, TRAIN, library, shadow)))[2]
 
 
+def test_python_3_13_names_the_file_itself() -> None:
+    last = (
+        "AttributeError: module 'random' has no attribute 'randint' (consider renaming "
+        "'/home/me/random.py' since it has the same name as the standard library module named "
+        "'random' and prevents importing that standard library module)"
+    )
+    assert told_of(read_traceback(python(last)))[::2] == (
+        "import.shadowed",
+        "rename random.py and delete the __pycache__ beside it",
+    )
+
+
 def test_a_timeout_of_the_watchdog_names_operation_and_seconds() -> None:
     line = (
         "[E621 06:24:44.903881913 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective "

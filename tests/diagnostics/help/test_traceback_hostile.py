@@ -90,6 +90,17 @@ def test_of_a_long_log_only_the_end_is_read() -> None:
     assert any("MiB of the text were not read" in note for note in reading.notes)
 
 
+def test_of_a_long_file_only_the_end_is_read(tmp_path: Path) -> None:
+    """Also in UTF-16, where the end must begin with a whole character."""
+    path = tmp_path / "log.txt"
+    text = "step 12 loss 2.31\n" * (LIMIT_BYTES // 18) + python("ValueError: bad")
+    for codec in ("utf-8", "utf-16"):
+        path.write_bytes(text.encode(codec))
+        reading = read_traceback_file(path)
+        assert reading.kind == "ValueError"
+        assert any("MiB of the text were not read" in note for note in reading.notes)
+
+
 def test_a_long_text_in_memory_is_bounded_too() -> None:
     text = "x" * (3 * LIMIT_BYTES) + "\n" + python("ValueError: bad")
     assert read_traceback(text).kind == "ValueError"

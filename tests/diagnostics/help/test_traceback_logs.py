@@ -9,6 +9,7 @@ import pytest
 from diagnostics.help.traceback import read_traceback
 from tests.diagnostics.help.tracebacks import (
     CALL,
+    STEP,
     TRAIN,
     place_of,
     prefixed,
@@ -69,6 +70,16 @@ def test_interleaved_ranks_come_apart_and_the_first_own_error_is_read() -> None:
     assert "rank 1 is the first in this text whose error is its own" in reading.notes
     root = "Root Cause (first observed failure):\n[0]:\n  rank      : 1 (local_rank: 1)\n"
     assert "torchrun observed rank 1 as the first failure" in read_traceback(text + root).notes
+
+
+def test_processes_that_differ_in_a_number_only_come_apart() -> None:
+    """Ray writes the process into the prefix; the lines of both stand between each other."""
+    one = prefixed(python("ValueError: a", TRAIN, STEP), "(worker pid=12) ").split("\n")
+    two = prefixed(python("TypeError: b", STEP, CALL), "(worker pid=13) ").split("\n")
+    reading = read_traceback(
+        "\n".join(line for pair in zip(one, two, strict=True) for line in pair)
+    )
+    assert (reading.kind, reading.way[0], reading.count) == ("TypeError", "train.py:7 step", 2)
 
 
 def test_several_ranks_with_errors_of_their_own_are_named() -> None:

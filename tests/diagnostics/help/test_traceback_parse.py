@@ -1,5 +1,6 @@
 """From pasted text to what, where and which way, whoever printed it."""
 
+# ruff: noqa: E501  # paths and messages stand in one line, as they are printed
 from __future__ import annotations
 
 from pathlib import Path
@@ -44,6 +45,15 @@ def test_what_where_and_which_way() -> None:
         ("<stdin>", True),
         ("<ipython-input-3-0a1b>", True),
         (r"C:\work\lib\model.py", True),
+        ("/home/me/python3/lib/model.py", True),
+        ("/home/me/torch/nn/model.py", True),
+        ("/tmp/ipykernel_33/1234.py", True),
+        (
+            r"C:\Program Files\WindowsApps\PythonSoftwareFoundation.Python.3.11_x64\Lib\json\decoder.py",
+            False,
+        ),
+        (r"C:\Users\me\uv\python\cpython-3.12.4-windows-x86_64-none\Lib\json\decoder.py", False),
+        ("/opt/pypy/lib/pypy3.10/json/decoder.py", False),
         (f"{SITE}/torch/nn/modules/module.py", False),
         ("/usr/lib/python3/dist-packages/numpy/core.py", False),
         ("/usr/lib/python3.12/json/decoder.py", False),
