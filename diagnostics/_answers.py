@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -49,8 +50,10 @@ def answer(options: argparse.Namespace) -> tuple[str, int] | None:
         comparison = compare_files(*options.compare)
         return str(comparison), comparison.exit_code
     if options.traceback is not None:
-        from diagnostics.help.traceback import answer_traceback
+        from diagnostics.help.traceback import STANDARD_INPUT, answer_traceback
 
+        if options.traceback == STANDARD_INPUT and sys.stdin.isatty():
+            sys.stderr.write("paste the traceback, then end it with Ctrl-D on a line of its own\n")
         return answer_traceback(options.traceback)
     if options.symptom is not None and options.report is None and options.target is None:
         from diagnostics.help.symptoms import answer_symptom

@@ -91,6 +91,8 @@ class Comparison:
             "verdicts": [change.to_dict() for change in self.verdicts],
             "same_verdicts": self.same,
             "numbers": [moved.to_dict() for moved in self.moved],
+            "subject": {name: list(pair) for name, pair in facts.subjects.differing.items()},
+            "options": {name: list(pair) for name, pair in facts.subjects.options.items()},
             "environment": {name: list(pair) for name, pair in facts.environment.items()},
             "inputs": {name: list(pair) for name, pair in facts.inputs.items()},
             "origin": [str(sentence) for sentence in self.origin],
@@ -116,6 +118,9 @@ def compare_reports(
         verdicts=sum(ABSENT not in (change.a.status, change.b.status) for change in verdicts),
         numbers=sum(g.differing for g in groups if g.worst.nature is not Nature.ROUNDING),
         rounding=sum(g.differing for g in groups if g.worst.nature is Nature.ROUNDING),
+        changed=(*(change.check for change in verdicts), *(check.check for check in moved)),
+        only_a=tuple(change.check for change in verdicts if change.b.status == ABSENT),
+        only_b=tuple(change.check for change in verdicts if change.a.status == ABSENT),
     )
     return Comparison(
         a=_summary(a, before, names[0]),

@@ -104,6 +104,8 @@ def _same_verdicts(c: Comparison) -> Text:
         return say("no verdict changed, and numbers differ by no more than rounding")
     rest = [
         *(["the seed"] if not c.facts.same_seed else []),
+        *c.facts.subjects.named,
+        *(name.replace("_", " ") for name in c.facts.subjects.options),
         *(name.replace("_", " ") for name in (*c.facts.environment, *c.facts.inputs)),
         *(["what is recorded"] if c.moved else []),
     ]

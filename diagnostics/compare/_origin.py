@@ -1,7 +1,8 @@
-"""Where the differences of two reports can come from: seed, environment, inputs, or the rest.
+"""Where the differences of two reports can come from: seed, environment, weights, ids, or the rest.
 
-A report holds no fingerprint of the weights or of the code. So nothing here says "the model
-changed"; it says what is known to be equal, and what is left over.
+A report holds digests of weights and ids and its options, but none of the code. So nothing here
+says "the code changed"; it says what is known to differ, what is known to be equal, and what is
+left over.
 """
 
 from __future__ import annotations
@@ -11,6 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from diagnostics._text import Text, say
+from diagnostics.compare._subjects import (
+    Subjects,
+    compare_subjects,
+    known_equal,
+    suspects,
+    told_options,
+)
 
 # What can change how a sum is rounded: which kernels run, in which order, in which precision.
 _ROUNDS = (
@@ -62,6 +70,7 @@ class Facts:
     inputs: Mapping[str, tuple[Any, Any]]
     unknown: tuple[str, ...]
     recorded: bool  # both reports name their environment
+    subjects: Subjects
 
     @property
     def same_seed(self) -> bool:
@@ -81,15 +90,22 @@ class Facts:
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """How much differs: verdicts or reasons, numbers by more than rounding, and by rounding."""
+    """How much differs: verdicts or reasons, numbers by more than rounding, and by rounding.
+
+    changed: checks that both reports have, and of which anything differs.
+    only_a, only_b: checks that the other report does not have.
+    """
 
     verdicts: int
     numbers: int
     rounding: int
+    changed: tuple[str, ...] = ()
+    only_a: tuple[str, ...] = ()
+    only_b: tuple[str, ...] = ()
 
 
 def measure_facts(a: Mapping[str, Any], b: Mapping[str, Any]) -> Facts:
-    """Return what two reports say about seed, environment and inputs."""
+    """Return what two reports say about seed, environment, weights, options and inputs."""
     before, after = (_mapping(report, "environment") for report in (a, b))
     # earlier reports name no packages: there, what is not named may have been installed
     complete = all("minigpt_diagnostics" in side for side in (before, after))
@@ -106,14 +122,15 @@ def measure_facts(a: Mapping[str, Any], b: Mapping[str, Any]) -> Facts:
         inputs={n: pair for n, pair in inputs.items() if None not in pair and pair[0] != pair[1]},
         unknown=tuple(name for name, pair in inputs.items() if None in pair),
         recorded=bool(before and after),
+        subjects=compare_subjects(_mapping(a, "subject"), _mapping(b, "subject")),
     )
 
 
 def explain_origin(facts: Facts, counts: Counts) -> tuple[Text, ...]:
     """Return what can explain the differences, one sentence each, only where it is certain."""
-    told = [*_told_inputs(facts)]
+    told = [*_told_inputs(facts), *told_options(facts.subjects, counts.only_a, counts.only_b)]
     if not (counts.verdicts or counts.numbers or counts.rounding):
-        return (*told, *_nothing_to_explain(facts))
+        return (*told, *_nothing_to_explain(facts, counts))
     if not facts.same_seed:
         told.append(_told_seeds(facts))
         if facts.rounds or facts.redraws:
@@ -124,35 +141,37 @@ def explain_origin(facts: Facts, counts: Counts) -> tuple[Text, ...]:
     elif facts.rounds or facts.redraws:
         told += _told_environment(facts, counts)
     else:
-        told += _told_rest(facts)
+        told += _told_rest(facts, counts)
     return tuple(told)
 
 
 def _told_inputs(facts: Facts) -> list[Text]:
+    subjects = facts.subjects
     same = [name for name in INPUTS if name not in facts.inputs and name not in facts.unknown]
+    same = [*subjects.names(subjects.same), *same]
+    differing = [*subjects.named, *facts.inputs]
+    unknown = [*subjects.names(subjects.unknown), *facts.unknown]
     told = []
-    if facts.inputs:
+    if differing:
         told.append(
             say(
-                "the inputs are not the same: {names}; numbers that depend on them have to differ",
-                names=_listed(facts.inputs),
+                "not the same in both: {names}; numbers that depend on them can differ for that "
+                "reason alone",
+                names=_listed(differing),
             )
         )
     if same:
-        told.append(
-            say(
-                "the same in both: {names}; whether the text and the weights are the same, "
-                "the reports do not say",
-                names=_listed(same),
-            )
-        )
-    if facts.unknown:
-        told.append(say("not known for both: {names}", names=_listed(facts.unknown)))
+        told.append(say("the same in both: {names}", names=_listed(same)))
+    if unknown:
+        told.append(say("not known for both: {names}", names=_listed(unknown)))
     return told
 
 
-def _nothing_to_explain(facts: Facts) -> list[Text]:
+def _nothing_to_explain(facts: Facts, counts: Counts) -> list[Text]:
     around = [*(["the seed"] if not facts.same_seed else []), *facts.environment]
+    around += facts.subjects.named
+    if not (counts.only_a or counts.only_b):
+        around += [f"the option {name}" for name in facts.subjects.options]
     if not around:
         return []
     return [say("nothing that was measured follows what differs: {names}", names=_listed(around))]
@@ -173,6 +192,7 @@ def _told_environment(facts: Facts, counts: Counts) -> list[Text]:
     """Connect the environment with what has the size of rounding, and with no more than that."""
     around = _listed(dict.fromkeys([*facts.rounds, *facts.redraws]))
     told = []
+    possible = _listed(suspects(facts.subjects, list(facts.inputs), counts.changed))
     if "threads" in facts.rounds:
         told.append(
             say(
@@ -206,42 +226,47 @@ def _told_environment(facts: Facts, counts: Counts) -> list[Text]:
         told.append(
             say(
                 "another {names} can also change draws, types or code, so the environment stays "
-                "possible beside the model, its code and the data: run both in one environment",
+                "possible beside {possible}: run both in one environment",
                 names=_listed(facts.redraws),
+                possible=possible,
             )
         )
     else:
         told.append(
             say(
-                "so look at the model, its code and the data first; a run of both in one "
-                "environment settles it"
+                "so look at {possible} first; a run of both in one environment settles it",
+                possible=possible,
             )
         )
     return told
 
 
-def _told_rest(facts: Facts) -> list[Text]:
-    around = say("the seed and the environment are the same")
+def _told_rest(facts: Facts, counts: Counts) -> list[Text]:
+    around = say("the environment")
     if facts.environment:
         around = say(
-            "the seed is the same, and so is the environment but for {names}, which is not known "
-            "to change a number here",
+            "the environment (but for {names}, which is not known to change a number here)",
             names=_listed(facts.environment),
         )
+    same = ["the seed", around, *known_equal(facts.subjects)]
+    left = [
+        *suspects(facts.subjects, list(facts.inputs), counts.changed),
+        "a part that does not repeat itself",
+    ]
     return [
         say(
-            "{around}; then a run repeats itself bit for bit, so what differs comes from the "
-            "model, its code, this library, the data, the options of the run, or a part that "
-            "does not repeat itself",
-            around=around,
+            "{same} are the same; where nothing else differs, a run repeats itself bit for bit, "
+            "so what differs comes from {left}",
+            same=_listed(same),
+            left=_listed(left, "or"),
         ),
-        say("the reports hold no fingerprint of weights or code, so they cannot say which"),
+        say("the reports hold no digest of code, so they cannot say which"),
     ]
 
 
-def _listed(names: Sequence[str] | Mapping[str, Any]) -> str:
+def _listed(names: Sequence[str] | Mapping[str, Any], last: str = "and") -> str:
     words = [str(name).replace("_", " ") for name in names]
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {last} {words[-1]}"
 
 
 def _mapping(report: Mapping[str, Any], name: str) -> Mapping[str, Any]:

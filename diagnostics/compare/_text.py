@@ -9,13 +9,14 @@ from itertools import groupby
 
 from diagnostics._render import LABELS, wrap
 from diagnostics._result import Status
-from diagnostics._text import Text, printable, say
+from diagnostics._text import printable, say
 from diagnostics.compare._comparison import Comparison, Summary
 from diagnostics.compare._headline import headline
 from diagnostics.compare._rows import number_lines, pair
 from diagnostics.compare._verdicts import ABSENT, Change, Kind
 
 _SHOWN_MAX = 6  # changes told in full, of one kind
+_NAME_MAX = 34  # characters of a name beside its values
 _WORD_MAX = 60  # characters; a longer word is broken, so that a line stays a line
 _WORDS = {
     "pass": "passed",
@@ -136,14 +137,17 @@ def _told(letter: str, text: str) -> list[str]:
 
 def _around(c: Comparison) -> Iterator[str]:
     """Yield what differs around the reports, and what can come from there."""
-    differing = [*c.facts.environment.items(), *c.facts.inputs.items()]
+    facts = c.facts
+    differing = [*facts.subjects.named.items(), *facts.environment.items(), *facts.inputs.items()]
     if differing:
-        yield "environment and inputs"
-        width = max(len(name) for name, _ in differing)
+        yield "subject, environment and inputs"
+        width = min(_NAME_MAX, max(len(name) for name, _ in differing))
         for name, values in differing:
-            a, b = pair(*values)
-            shown = say("{name}", name=name.replace("_", " "))
-            yield from lines_of("  ", Text("{text}", {"text": f"{shown:<{width}}  {a} -> {b}"}), 6)
+            shown = printable(name.replace("_", " "))
+            short = len(shown) <= width
+            text = "{} -> {}".format(*pair(*values))
+            prefix = f"  {shown:<{width}}  " if short else "  "  # spaces in it are kept
+            yield from lines_of(prefix, text if short else f"{shown}  {text}", 6)
     if c.origin:
         yield "what is known, and what can explain it"
         for sentence in c.origin:

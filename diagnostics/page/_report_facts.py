@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from diagnostics._stored_subject import subject_facts
 from diagnostics._text import printable
 from diagnostics.page._markup import Child, Markup, element, isolate, join
 from diagnostics.page._numbers import brief
@@ -56,15 +57,25 @@ def environment(report: Stored) -> Markup:
 
 
 def origin(report: Stored) -> Markup:
-    """Return the notes on how it was measured, the seed, and the version of the format."""
+    """Return the notes on how it was measured, seed and version of the format, and on what."""
     notes = [element("li", prose(note)) for note in report.notes]
-    return facts(
+    told = facts(
         [
             ("notes", element("ul", notes, class_="plain") if notes else "none"),
             ("seed", isolate(brief(report.seed))),
             ("schema version", isolate(brief(report.schema_version))),
         ]
     )
+    return join([told, _subject(report.subject)])
+
+
+def _subject(subject: Mapping[str, Any]) -> Markup:
+    """Return what was measured as a table; a sentence where the report does not say."""
+    rows = [(isolate(name), isolate(value)) for name, value in subject_facts(subject).items()]
+    if not rows:
+        told = "The report does not say which weights and ids it is about."
+        return element("p", told, class_="quiet")
+    return table("What was measured, and the options of the run", ("name", "value"), rows)
 
 
 def rerun(report: Stored) -> Markup:

@@ -118,10 +118,9 @@ def _latest(run: RunHistory) -> Iterator[tuple[str, str, str]]:
         points = run.points(series)
         if points:
             yield name, show(points[-1][1]), say(unit, step=f"{points[-1][0]:,}")
-    if run.clipped_share is not None and run.clip_norm:
-        note = say(
-            "of {n} updates, at {limit}", n=f"{run.judged_updates:,}", limit=float(run.clip_norm)
-        )
+    if run.clipped_updates or (run.clip_norm and run.judged_updates):
+        limit = say(", at {limit}", limit=float(run.clip_norm)) if run.clip_norm else ""
+        note = say("of {n} updates{limit}", n=f"{run.judged_updates:,}", limit=limit)
         yield "clipped", say("{share:%}", share=run.clipped_share), note
     rates, speeds = run.points("learning_rate"), run.points("tokens_per_second")
     if rates:

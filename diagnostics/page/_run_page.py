@@ -14,10 +14,10 @@ from diagnostics.page._frame import document
 from diagnostics.page._markup import Child, Markup, element, isolate
 from diagnostics.page._parts import facts, prose
 from diagnostics.page._run_figures import run_figures
-from diagnostics.page._run_findings import Reading, readings
 from diagnostics.page._run_history import RunHistory
 from diagnostics.page._run_memory import memory_of
 from diagnostics.page._run_now import now_card, progress_word, tiles
+from diagnostics.page._run_readings import Reading, readings
 from diagnostics.page._run_style import RUN_STYLE
 from diagnostics.page._run_told import messages, samples
 

@@ -67,6 +67,7 @@ class Stored:
     notes: tuple[str, ...]
     seed: Any
     schema_version: Any
+    subject: Mapping[str, Any]
 
     @property
     def counts(self) -> Counter[str]:
@@ -112,6 +113,7 @@ def read_stored(content: Mapping[str, Any], *, linked: bool = True) -> Stored:
         notes=_texts(content, "notes"),
         seed=content.get("seed"),
         schema_version=content.get("schema_version"),
+        subject=_mapping(content, "subject"),
     )
 
 

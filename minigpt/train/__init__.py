@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from minigpt._cli import (
     EXIT_CHECK_FAILED,
@@ -89,36 +89,24 @@ def _train(
     from minigpt._train_report import TrainReport
     from minigpt.parallel import PeerError
     from minigpt.train._page import PageFeed
-    from minigpt.trainer import StepReport, Trainer
+    from minigpt.trainer import Trainer
 
     data, model, settings, checkpoint = prepare_run(options, team, preflight)
     with ExitStack() as stack:
         stop = stack.enter_context(signals_noted(second_ends=team.size == 1))
-        report = TrainReport(data, model, settings, options.checkpoints, on_lost=stop.set)
-        stack.enter_context(report)
-        page = None
+        report = stack.enter_context(
+            TrainReport(data, model, settings, options.checkpoints, on_lost=stop.set)
+        )
         with team.united():
+            page = None
             if make_page is not None and team.is_first and options.html is not None:
-                page = make_page(
-                    options.html, model, data, settings, options.checkpoints, report.on_warning
-                )
+                about = model, data, settings, options.checkpoints
+                page = make_page(options.html, *about, report.on_warning)
         feed = stack.enter_context(PageFeed(page, data))
-
-        def on_step(step: StepReport) -> None:
-            report.on_step(step)
-            feed.on_step(step)
-
-        def on_event(event: object) -> None:
-            report.on_event(event)
-            feed.on_event(event)
-
-        def on_warning(text: str) -> None:
-            report.on_warning(text)
-            feed.on_event(text)
-
         watcher = None
         if make_watcher is not None and team.is_first and not options.no_monitor:
-            made = make_watcher(model, data, settings, options.checkpoints, on_event)
+            tell = _both(report.on_event, feed.on_event)
+            made = make_watcher(model, data, settings, options.checkpoints, tell)
             watcher = feed.watcher = stack.enter_context(made)
         try:
             trainer = Trainer(
@@ -129,12 +117,12 @@ def _train(
                 settings,
                 folder=options.checkpoints,
                 corpus_fingerprint=data.corpus_fingerprint,
-                on_step=on_step if team.is_first else lambda step: None,
+                on_step=_both(report.on_step, feed.on_step) if team.is_first else _nobody,
                 should_stop=stop.is_set,
                 checkpoint=checkpoint,
                 team=team,
                 save_wait_seconds=options.save_wait,
-                on_warning=on_warning,
+                on_warning=_both(report.on_warning, feed.on_event),
                 watcher=watcher,
             )
         except ValueError as error:  # a checkpoint whose training state does not fit
@@ -157,6 +145,20 @@ def _train(
             raise
         feed.end(reason)
     return _end(report, trainer, reason, team)
+
+
+def _both(first: Callable[[Any], None], second: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Return a listener that tells two, in this order."""
+
+    def tell(told: object) -> None:
+        first(told)
+        second(told)
+
+    return tell
+
+
+def _nobody(told: object) -> None:
+    """Listen in a process that is not the first."""
 
 
 def _end(report: TrainReport, trainer: Trainer, reason: str, team: Team) -> int:

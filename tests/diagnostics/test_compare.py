@@ -164,12 +164,13 @@ def test_a_new_failure_is_told_whole() -> None:
         "  mend first: nothing in A, shift in B\n"
         "\n"
         "what is known, and what can explain it\n"
-        "  - not known for both: tokenizer fingerprint, vocabulary size, token range and batch\n"
-        "    shape\n"
-        "  - the seed and the environment are the same; then a run repeats itself bit for bit,\n"
-        "    so what differs comes from the model, its code, this library, the data, the\n"
-        "    options of the run, or a part that does not repeat itself\n"
-        "  - the reports hold no fingerprint of weights or code, so they cannot say which"
+        "  - not known for both: weights, training ids, validation ids, tokenizer fingerprint,\n"
+        "    vocabulary size, token range and batch shape\n"
+        "  - the seed and the environment are the same; where nothing else differs, a run\n"
+        "    repeats itself bit for bit, so what differs comes from the weights, the data, the\n"
+        "    options of the run, code (the model's, the loader's or this library's) or a part\n"
+        "    that does not repeat itself\n"
+        "  - the reports hold no digest of code, so they cannot say which"
     )
 
 
@@ -411,7 +412,10 @@ def test_other_kernels_explain_rounding_and_no_more() -> None:
     assert (
         "a difference in threads can change rounding, and 1 number changed by more than that"
     ) in large
-    assert "so look at the model, its code and the data first" in large
+    assert (
+        "so look at the weights, the data, the options of the run and code (the model's, the "
+        "loader's or this library's) first; a run of both in one environment settles it"
+    ) in large
 
 
 def test_another_torch_is_not_ruled_out() -> None:
@@ -425,7 +429,8 @@ def test_a_difference_that_explains_nothing_is_named_without_a_claim() -> None:
     a = report(result("shapes.ok", numbers={"x": 1.0}), **known)
     b = report(result("shapes.ok", numbers={"x": 2.0}), system_release="6")
     assert (
-        "so is the environment but for system release, which is not known to change a number here"
+        "the seed and the environment (but for system release, which is not known to change a "
+        "number here) are the same"
     ) in explained(str(compare_reports(a, b)))
 
 
@@ -451,8 +456,8 @@ def test_another_tokenizer_is_named() -> None:
 
     text = explained(str(compare_reports(with_print("aa"), with_print("bb"))))
     assert (
-        "the inputs are not the same: tokenizer fingerprint; numbers that depend on them have to "
-        "differ"
+        "not the same in both: tokenizer fingerprint; numbers that depend on them can differ for "
+        "that reason alone"
     ) in text
 
 
@@ -462,6 +467,172 @@ def test_reports_without_seed_or_environment_claim_nothing() -> None:
     assert "a report does not name its environment" in explained(str(compare_reports(a, b)))
     a["seed"] = None
     assert "other draws cannot be ruled out" in explained(str(compare_reports(a, b)))
+
+
+OPTIONS = {"only": None, "skip": [], "fast": False, "overfit_steps": 300}
+SUBJECT = {
+    "model": "GPT",
+    "parameters": 10,
+    "trainable": 10,
+    "dtype": "float32",
+    "weights_sha256": "a" * 64,
+    "train_ids_sha256": "b" * 64,
+    "val_ids_sha256": "c" * 64,
+    "options": OPTIONS,
+}
+
+
+def of_subjects(
+    a: dict[str, Any],
+    b: dict[str, Any],
+    *,
+    check: str = "shapes",
+    x: float = 2.0,
+    **around: Any,
+) -> str:
+    """Compare a number, 1 in A, of reports whose subjects differ from SUBJECT by these fields."""
+    before = report(result(f"{check}.ok", numbers={"x": 1.0})) | {"subject": SUBJECT | a}
+    after = report(result(f"{check}.ok", numbers={"x": x}), **around) | {"subject": SUBJECT | b}
+    return str(compare_reports(before, after))
+
+
+def test_the_same_weights_ids_and_options_leave_code_or_what_does_not_repeat_itself() -> None:
+    text = explained(of_subjects({}, {}))
+    assert "the same in both: weights, training ids and validation ids - " in text
+    assert (
+        "the seed, the environment, the weights, the ids and the options are the same; where "
+        "nothing else differs, a run repeats itself bit for bit, so what differs comes from code "
+        "(the model's, the loader's or this library's) or a part that does not repeat itself"
+    ) in text
+
+
+def test_other_weights_are_named_and_shown_by_their_first_digits() -> None:
+    text = of_subjects({}, {"weights_sha256": "d" * 64})
+    assert "  weights  aaaaaaaaaaaa -> dddddddddddd\n" in text
+    told = explained(text)
+    assert (
+        "not the same in both: weights; numbers that depend on them can differ for that reason "
+        "alone - the same in both: training ids and validation ids - "
+    ) in told
+    assert (
+        "so what differs comes from the weights (not the same), code (the model's, the loader's "
+        "or this library's) or a part that does not repeat itself"
+    ) in told
+    assert "the seed, the environment, the ids and the options are the same;" in told
+
+
+def test_other_ids_are_told_from_other_weights() -> None:
+    told = explained(of_subjects({}, {"train_ids_sha256": "d" * 64, "val_ids_sha256": "e" * 64}))
+    assert "comes from the training ids and validation ids (not the same), code (" in told
+    assert "the seed, the environment, the weights and the options are the same;" in told
+
+
+def test_frozen_parameters_differ_though_the_weights_do_not() -> None:
+    told = explained(of_subjects({}, {"trainable": 3}))
+    assert "not the same in both: trainable parameters; numbers that depend" in told
+    assert "the same in both: weights," in told
+
+
+@pytest.mark.parametrize("a", [None, "a" * 64])
+def test_what_has_no_digest_is_neither_the_same_nor_other(a: str | None) -> None:
+    told = explained(of_subjects({"weights_sha256": a}, {"weights_sha256": None}))
+    assert "not known for both: weights, tokenizer fingerprint" in told
+    assert "comes from the weights, code (the model's" in told
+    assert "the seed, the environment, the ids and the options are the same;" in told
+
+
+def test_ids_of_one_part_alone_do_not_clear_all_data() -> None:
+    none = {"val_ids_sha256": None}
+    told = explained(of_subjects(none, none))
+    assert "not known for both: validation ids," in told
+    assert "comes from data without a digest, code (" in told
+
+
+def test_a_report_without_a_subject_says_nothing_of_it() -> None:
+    old = report(result("shapes.ok", numbers={"x": 1.0})) | {"schema_version": 1}
+    del old["kind"], old["subject"]
+    new = report(result("shapes.ok", numbers={"x": 2.0})) | {"subject": SUBJECT}
+    for pair in ((old, new), (new, old)):
+        found = compare_reports(*pair)
+        told = explained(str(found))
+        assert "not known for both: weights, training ids, validation ids," in told
+        assert "the weights, the data, the options of the run, code (" in told
+        assert found.to_dict()["subject"] == found.to_dict()["options"] == {}
+
+
+def test_another_environment_leaves_what_is_not_the_same() -> None:
+    told = explained(of_subjects({}, {"weights_sha256": "d" * 64}, threads=2))
+    assert (
+        "so look at the weights (not the same) and code (the model's, the loader's or this "
+        "library's) first"
+    ) in told
+
+
+def test_other_weights_that_change_no_number_claim_nothing() -> None:
+    text = of_subjects({}, {"weights_sha256": "d" * 64}, x=1.0)
+    assert "no number that both record; what differs: weights\n" in text
+    assert "nothing that was measured follows what differs: weights" in explained(text)
+
+
+def covered(a: dict[str, Any], b: dict[str, Any], checks: tuple[str, ...]) -> str:
+    """Compare a report of `shapes` and these checks with one of `shapes` alone."""
+    before = report(result("shapes.ok"), *(result(f"{name}.ok") for name in checks))
+    before["subject"] = SUBJECT | {"options": OPTIONS | a}
+    after = report(result("shapes.ok")) | {"subject": SUBJECT | {"options": OPTIONS | b}}
+    return explained(str(compare_reports(before, after)))
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"fast": True}, "fast (no -> yes)"),
+        ({"only": ["shapes"]}, "only (all -> shapes)"),
+        ({"skip": ["honesty", "overfit"]}, "skip (none -> honesty, overfit)"),
+    ],
+)
+def test_options_explain_lost_coverage(asked: dict[str, Any], told: str) -> None:
+    text = covered({}, asked, ("overfit", "honesty"))
+    assert f"other options of the run: {told} - " in text
+    assert "options of B leave out overfit, honesty, which the other was asked for" in text
+    assert "do not explain" not in text
+    assert "nothing that was measured" not in text
+
+
+def test_options_do_not_explain_a_check_that_they_ask_for() -> None:
+    """`fast` leaves out `overfit` and not `range`; the same options leave out neither."""
+    text = covered({}, {"fast": True}, ("overfit", "range", "zebra"))
+    assert "the options of B leave out overfit, which" in text
+    assert "the options do not explain that B has no range, zebra" in text
+    text = covered({}, {}, ("overfit",))
+    assert "other options" not in text
+    assert "the options do not explain that B has no overfit" in text
+
+
+def test_options_explain_a_check_that_is_new_in_b() -> None:
+    before = report(result("shapes.ok")) | {"subject": SUBJECT}
+    before["subject"] = SUBJECT | {"options": OPTIONS | {"fast": True}}
+    after = report(result("shapes.ok"), result("overfit.ok")) | {"subject": SUBJECT}
+    assert "the options of A leave out overfit" in explained(str(compare_reports(before, after)))
+
+
+def test_other_steps_are_named_for_the_check_that_counts_them() -> None:
+    other = {"options": OPTIONS | {"overfit_steps": 20}}
+    told = explained(of_subjects({}, other))
+    assert "other options of the run: overfit steps (300 -> 20) - " in told
+    assert "so what differs comes from code (" in told
+    told = explained(of_subjects({}, other, check="overfit"))
+    assert "comes from overfit steps (for the check overfit alone), code (" in told
+    assert "the seed, the environment, the weights and the ids are the same;" in told
+
+
+def test_options_that_nobody_can_read_are_no_reason_to_stop() -> None:
+    odd = {"options": {"only": [3], "skip": {}, "fast": "x", "overfit_steps": [HOSTILE]}}
+    text = of_subjects(odd, {"options": {"only": None}, "model": [HOSTILE], "parameters": {}})
+    assert "the options of the run, code" in explained(text)
+    text = of_subjects(odd, {"dtype": HOSTILE, "model": HOSTILE})
+    assert all(line.isprintable() for line in text.split("\n"))
+    assert max(map(len, text.split("\n"))) <= 88
+    text.encode("utf-8")
 
 
 def test_one_limit_of_small_models() -> None:
@@ -517,6 +688,7 @@ def test_plain_values_hold_everything_and_are_json() -> None:
     assert [group["nature"] for group in content["numbers"][0]["groups"]] == ["not_finite", "moved"]
     assert content["numbers"][0]["groups"][0]["relative"] is None
     assert content["environment"] == {"threads": [1, 2]}
+    assert content["subject"] == content["options"] == {}
 
 
 HOSTILE = "\x1b[31m\u202eevil\ud800 <b> {x} \n\n" + "w" * 300

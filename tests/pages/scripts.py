@@ -64,10 +64,11 @@ FOCUS = f"""() => {{
               visible: drawn && inside && box.width > 1 && box.height > 1 }}
 }}"""
 
-# What stands in a closed <details> and would not be printed.
+# What stands in a closed <details> and would not be printed; of a chart, the picture is enough.
 HIDDEN_IN_CLOSED = f"""() => {{
     {_SHORT}
-    const inside = document.querySelectorAll('details:not([open]) > :not(summary)')
+    const inside = document.querySelectorAll(
+        'details:not([open], .chart-numbers) > :not(summary)')
     return [...inside].filter(e => !e.checkVisibility()).slice(0, 10).map(short)
 }}"""
 

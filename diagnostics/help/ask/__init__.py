@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from diagnostics._stored_subject import subject_facts
 from diagnostics._text import show
 from diagnostics._versions import render_facts
 from diagnostics.help.ask._command import add_flags
@@ -107,9 +108,12 @@ def _environment(content: Mapping[str, Any], packages: Mapping[str, str]) -> str
 
 
 def _figures(content: Mapping[str, Any]) -> str:
-    """Return the ten figures; a long list of names is cut, and says so."""
+    """Return the ten figures, a long list of names cut, and what they were measured on."""
     shown = {name: _figure(value) for name, value in content["debug"].items()}
-    return f"## Figures of the run\n\n{block(render_facts(shown))}" if shown else ""
+    subject = {name: show(value) for name, value in subject_facts(content.get("subject")).items()}
+    parts = [block(render_facts(shown))] if shown else []
+    parts += [f"Measured on, and how:\n\n{block(render_facts(subject))}"] if subject else []
+    return "\n\n".join(["## Figures of the run", *parts]) if parts else ""
 
 
 def _figure(value: Any) -> str:

@@ -15,8 +15,8 @@ _OTHER_BEFORE = re.compile(
     r"layers?|heads?|dim|after|for|beta\d?|decay|clip|norm)\s*(?:of|is|=|:|to|than|below|above)?\s*$"
 )
 _OTHER_AFTER = re.compile(
-    r"^\s*(?:more\s+)?(?:steps?|epochs?|iterations?|updates?|rows?|times?|layers?|heads?|gpus?|"
-    r"process\w*|minutes?|hours?|seconds?|accuracy|gb|gib|mb)\b"
+    r"^\s*(?:more\s+)?(?:steps?|epochs?|iterations?|updates?|times?|layers?|heads?|gpus?|"
+    r"process\w*|batch\w*|sequences?|examples?|rows?|minutes?|hours?|seconds?|accuracy|gb|gib|mb)\b"
 )
 _VOCAB_BEFORE = re.compile(
     r"(?:\bv|vocab\w*|vocabulary size|ln|log)\s*(?:size)?\s*(?:of|is|=|:|\()?\s*$"
@@ -25,15 +25,26 @@ _VOCAB_AFTER = re.compile(
     r"^\s*(?:different\s+|distinct\s+)?(?:characters?|chars?|tokens?|entries|letters?|classes|"
     r"vocab\w*|symbols?)\b"
 )
+# a number of tokens that is a length and no vocabulary
+_LENGTH_BEFORE = re.compile(
+    r"\b(?:after|for|beyond|past|first|last|every|block\w*|length|context|prompt|than)\W*"
+    r"(?:about|around)?\W*$"
+)
+_SPLIT = re.compile(r"\b(train\w*|val|valid\w*|dev|eval\w*|test)\b")
 _AROUND = 40  # characters looked at on either side
 
 
 @dataclass(frozen=True)
 class Value:
-    """A number as it was written; half_digit: half of the last digit that was given."""
+    """A number as it was written.
+
+    half_digit: half of the last digit that was given.
+    split: "train" or "validation" where the words before it say so, else "".
+    """
 
     number: float
     half_digit: float
+    split: str = ""
 
 
 @dataclass(frozen=True)
@@ -51,12 +62,20 @@ def read_numbers(text: str) -> Numbers:
         before = text[max(0, match.start() - _AROUND) : match.start()]
         after = text[match.end() : match.end() + _AROUND]
         number = float(match[1])
-        if _VOCAB_BEFORE.search(before) or _VOCAB_AFTER.search(after):
+        if _VOCAB_BEFORE.search(before) or (
+            _VOCAB_AFTER.search(after) and not _LENGTH_BEFORE.search(before)
+        ):
             vocab_size = int(number) if 2 <= number <= 10**7 else vocab_size
         elif not (match[2] or _OTHER_BEFORE.search(before) or _OTHER_AFTER.search(after)):
             digits = len(match[1].partition("e")[0].partition(".")[2])
-            values.append(Value(number, 0.5 * 10.0**-digits))
+            values.append(Value(number, 0.5 * 10.0**-digits, _split_of(before)))
     return Numbers(tuple(values), vocab_size)
+
+
+def _split_of(before: str) -> str:
+    """Return the split that is named last before a number, with no other number between."""
+    words = _SPLIT.findall(re.split(r"\d", before)[-1])
+    return "" if not words else "train" if words[-1].startswith("train") else "validation"
 
 
 def explain_values(numbers: Numbers, about: str, vocab_size: int | None = None) -> tuple[Text, ...]:

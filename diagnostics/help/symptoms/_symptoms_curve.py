@@ -14,6 +14,7 @@ CURVE_SYMPTOMS = (
             "cannot overfit one batch",
             "single batch loss stuck",
             "one batch not memorised",
+            "does not overfit one batch",
             "overfit test fails",
             "overfit one batch stays at ln V",
         ),
@@ -56,8 +57,8 @@ CURVE_SYMPTOMS = (
         title="one batch: the loss falls, and some targets are never learnt",
         looks="The loss of one batch falls and comes to rest, with an accuracy below 1.",
         phrases=(
-            "one batch accuracy below 1",
-            "one batch accuracy stays under 100",
+            "one batch accuracy below one",
+            "overfit accuracy below one",
             "overfit accuracy stops at 97",
             "one batch loss stops above zero",
         ),
@@ -81,6 +82,7 @@ CURVE_SYMPTOMS = (
         phrases=(
             "overfit one batch reaches zero",
             "one batch loss zero accuracy 1",
+            "one batch accuracy 1",
             "single batch memorised",
             "one batch loss is low",
         ),

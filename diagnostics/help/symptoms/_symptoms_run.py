@@ -52,6 +52,8 @@ RUN_SYMPTOMS = (
         looks="It loads without an error, and its loss or its text is worse than at saving.",
         phrases=(
             "loaded model is worse",
+            "loaded model loss is worse",
+            "loaded model differs",
             "model worse after loading",
             "loss different after loading",
             "checkpoint loads but text is garbage",
@@ -96,6 +98,9 @@ RUN_SYMPTOMS = (
             "very slow",
             "takes forever",
             "speed drops over time",
+            "speed too low",
+            "runs slowly",
+            "generates slowly",
             "gets slower every step",
         ),
         leads=(
@@ -112,6 +117,7 @@ RUN_SYMPTOMS = (
         looks="The same command, the same machine, and another loss at some step.",
         phrases=(
             "runs differ with the same seed",
+            "same seed and other results",
             "not reproducible",
             "results differ every run",
             "different results each time",
@@ -158,6 +164,7 @@ RUN_SYMPTOMS = (
             "expected all tensors on the same device",
             "expected scalar type long",
             "wrong dtype",
+            "wrong shape",
             "dimension error",
             "wrong device",
         ),
@@ -174,6 +181,10 @@ RUN_SYMPTOMS = (
         looks="The same row alone and in a batch, or padded, gives different logits.",
         phrases=(
             "prediction depends on the batch",
+            "depends on the batch",
+            "output depends on the batch size",
+            "padding changes the logits",
+            "batch of 1 differs",
             "padding changes the output",
             "different result with batch size 1",
             "padded batch gives different logits",
@@ -198,6 +209,7 @@ RUN_SYMPTOMS = (
             "ranks have different weights",
             "multiple processes same loss",
             "distributed worse than single",
+            "several processes no better",
         ),
         leads=(
             Lead("processes", "Ranks read the same rows, or step with their own gradient alone."),
@@ -213,6 +225,9 @@ RUN_SYMPTOMS = (
             "accuracy stuck",
             "accuracy does not improve",
             "predicts only one token",
+            "predicts only spaces",
+            "predicts spaces all the time",
+            "accuracy low",
             "always predicts the same class",
             "accuracy at chance",
             "only spaces",

@@ -12,13 +12,13 @@ from typing import BinaryIO
 import pytest
 
 from diagnostics.help import traceback as module
-from diagnostics.help._traceback_text import LIMIT_BYTES
 from diagnostics.help.traceback import (
     answer_traceback,
     read_traceback,
     read_traceback_file,
     render,
 )
+from diagnostics.help.traceback._text import LIMIT_BYTES
 from tests.diagnostics.help.tracebacks import SITE, STEP, TRAIN, asserted, python
 
 HOSTILE = "\x1b]0;title\x07\x1b[2J\x1b[31m\u202ered\u2066\x00\x9b1m\u0085\ud800<script>{x}%s"
@@ -83,17 +83,25 @@ class _Endless(io.RawIOBase):
         return end
 
 
+@pytest.fixture
+def small_limit(monkeypatch: pytest.MonkeyPatch) -> int:
+    """The same at 64 KiB, in milliseconds."""
+    monkeypatch.setattr(_text, "LIMIT_BYTES", 2**16)
+    return 2**16
+
+
+@pytest.mark.usefixtures("small_limit")
 def test_of_a_long_log_only_the_end_is_read() -> None:
-    source: BinaryIO = _Endless(24, python("ValueError: bad").encode())  # type: ignore[assignment]
+    source: BinaryIO = _Endless(4, python("ValueError: bad").encode())  # type: ignore[assignment]
     reading = read_traceback_file(source)
     assert reading.kind == "ValueError"
     assert any("MiB of the text were not read" in note for note in reading.notes)
 
 
-def test_of_a_long_file_only_the_end_is_read(tmp_path: Path) -> None:
+def test_of_a_long_file_only_the_end_is_read(tmp_path: Path, small_limit: int) -> None:
     """Also in UTF-16, where the end must begin with a whole character."""
     path = tmp_path / "log.txt"
-    text = "step 12 loss 2.31\n" * (LIMIT_BYTES // 18) + python("ValueError: bad")
+    text = "step 12 loss 2.31\n" * (small_limit // 9) + python("ValueError: bad")
     for codec in ("utf-8", "utf-16"):
         path.write_bytes(text.encode(codec))
         reading = read_traceback_file(path)

@@ -9,7 +9,7 @@ from diagnostics import CATALOG
 from diagnostics._catalog import STAGES
 
 ROOT = Path(__file__).resolve().parents[3]
-SOURCES = sorted((ROOT / "diagnostics" / "help").glob("_traceback_cause_*.py"))
+SOURCES = sorted((ROOT / "diagnostics" / "help" / "traceback").glob("_cause_*.py"))
 TESTS = sorted(Path(__file__).parent.glob("test_traceback_*.py"))
 
 

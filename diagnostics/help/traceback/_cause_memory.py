@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from diagnostics._text import say
-from diagnostics.help._traceback_rules import Clues, Explanation, Rule, quoted
+from diagnostics.help.traceback._rules import Clues, Explanation, Rule, quoted
 
 _UNITS = {
     "": 1,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from diagnostics._text import say
-from diagnostics.help._traceback_rules import Clues, Explanation, Rule, numbers, quoted, rule
+from diagnostics.help.traceback._rules import Clues, Explanation, Rule, numbers, quoted, rule
 
 _FLATTEN = "cross_entropy(logits.flatten(0, 1), targets.flatten())"
 _PRINT = "print the shapes of the operands on the line before the one above"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from diagnostics._text import say
-from diagnostics.help._traceback_rules import Clues, Explanation, Rule, quoted, rule, short
+from diagnostics.help.traceback._rules import Clues, Explanation, Rule, quoted, rule, short
 
 _FAILED = re.compile(r"\[(?:FAIL|ERROR|SKIP)\] (\w+): ([^\n]+)")
 _NEXT = re.compile(r"^ *next +(\S[^\n]*)", re.MULTILINE)

@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from diagnostics.help._traceback_frames import Frame
-from diagnostics.help._traceback_text import Line, Stream
-from diagnostics.help._traceback_trace import Trace, read_connector, read_exception
+from diagnostics.help.traceback._frames import Frame
+from diagnostics.help.traceback._text import Line, Stream
+from diagnostics.help.traceback._trace import Trace, read_connector, read_exception
 
 _TITLE = re.compile(r"^_{3,} .* _{3,}$")
 _LONG_PLACE = re.compile(

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from diagnostics._text import say
-from diagnostics.help._traceback_frames import Frame
-from diagnostics.help._traceback_trace import Trace
+from diagnostics.help.traceback._frames import Frame
+from diagnostics.help.traceback._trace import Trace
 
 MESSAGE_LINES_MOST, LINE_MOST = 200, 1_000  # what rules search
 EVIDENCE_MOST = 150  # characters of the text that are quoted

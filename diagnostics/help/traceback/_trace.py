@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from diagnostics.help._traceback_frames import Frame
+from diagnostics.help.traceback._frames import Frame
 
 FRAMES_MOST = 5_000
 FRAME = re.compile(r'^(\s*)File "([^"]+)", line (\d+)(?:, in (.+?))?\s*$')

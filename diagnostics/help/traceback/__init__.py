@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from diagnostics._text import say
-from diagnostics.help._traceback_causes import explain
-from diagnostics.help._traceback_frames import Frame
-from diagnostics.help._traceback_render import render
-from diagnostics.help._traceback_rules import Explanation, short
-from diagnostics.help._traceback_select import Selection, select
-from diagnostics.help._traceback_text import read_source, to_streams
-from diagnostics.help._traceback_trace import Trace
+from diagnostics.help.traceback._causes import explain
+from diagnostics.help.traceback._frames import Frame
+from diagnostics.help.traceback._render import render
+from diagnostics.help.traceback._rules import Explanation, short
+from diagnostics.help.traceback._select import Selection, select
+from diagnostics.help.traceback._text import read_source, to_streams
+from diagnostics.help.traceback._trace import Trace
 
 __all__ = [
     "TracebackReading",

@@ -6,8 +6,8 @@ import re
 import sys
 
 from diagnostics._text import say
-from diagnostics.help._traceback_frames import Frame
-from diagnostics.help._traceback_rules import Clues, Explanation, Rule, quoted
+from diagnostics.help.traceback._frames import Frame
+from diagnostics.help.traceback._rules import Clues, Explanation, Rule, quoted
 
 _COURSE = frozenset({"torch", "numpy", "tqdm", "safetensors"})
 _LIBRARIES = _COURSE | sys.stdlib_module_names | {

@@ -125,8 +125,8 @@ def _codec(head: bytes, content: bytes) -> str:
 
 
 def _clean(text: str) -> str:
-    """Return the text without colours, with plain line ends and without a byte-order mark."""
-    text = text[-LIMIT_BYTES:] if len(text) > NOTEBOOK_LIMIT_BYTES else text
+    """Return the end of the text without colours, with plain line ends."""
+    text = text[-LIMIT_BYTES:]
     text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\ufeff", "")
     text = _ANSI.sub("", text) if "\x1b" in text or "\x9b" in text else text
     if _ESCAPED_FRAME in text:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from diagnostics._text import say
-from diagnostics.help._traceback_rules import Clues, Explanation, Rule, quoted, rule, short
+from diagnostics.help.traceback._rules import Clues, Explanation, Rule, quoted, rule, short
 
 _OWN_FILES = (  # what our commands write, by a part of the path
     (re.compile(r"tokenizer[/\\]char_tokenizer\.json"), "python -m minigpt.prepare"),

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from diagnostics._text import say
-from diagnostics.help._traceback_cause_processes import is_echo
-from diagnostics.help._traceback_frames import Frame
-from diagnostics.help._traceback_notebook import parse_notebook
-from diagnostics.help._traceback_parse import parse_python
-from diagnostics.help._traceback_pytest import parse_pytest
-from diagnostics.help._traceback_single import read_message
-from diagnostics.help._traceback_text import Line, Stream
-from diagnostics.help._traceback_trace import KNOWN_ENDING, Trace, read_exception
+from diagnostics.help.traceback._cause_processes import is_echo
+from diagnostics.help.traceback._frames import Frame
+from diagnostics.help.traceback._notebook import parse_notebook
+from diagnostics.help.traceback._parse import parse_python
+from diagnostics.help.traceback._pytest import parse_pytest
+from diagnostics.help.traceback._single import read_message
+from diagnostics.help.traceback._text import Line, Stream
+from diagnostics.help.traceback._trace import KNOWN_ENDING, Trace, read_exception
 
 _ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\):[^=]{0,400}?\brank +: (\d{1,6})")
 _SUMMARY = re.compile(r"^(?:FAILED|ERROR) \S+(?:::\S+)* - (.*)$")

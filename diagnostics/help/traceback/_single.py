@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from diagnostics.help._traceback_frames import Frame
-from diagnostics.help._traceback_text import HEADER, Line
-from diagnostics.help._traceback_trace import (
+from diagnostics.help.traceback._frames import Frame
+from diagnostics.help.traceback._text import HEADER, Line
+from diagnostics.help.traceback._trace import (
     FRAME,
     FRAMES_MOST,
     Trace,

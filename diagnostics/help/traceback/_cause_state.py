@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 
 from diagnostics._text import say
-from diagnostics.help._traceback_cause_sizes import CONFIGURATION, Mismatch, explain_sizes
-from diagnostics.help._traceback_rules import Clues, Explanation, Rule, numbers, quoted, rule
+from diagnostics.help.traceback._cause_sizes import CONFIGURATION, Mismatch, explain_sizes
+from diagnostics.help.traceback._rules import Clues, Explanation, Rule, numbers, quoted, rule
 
 _LOADING = "Error(s) in loading state_dict for"
 _KEYS = r"key\(s\) in state_dict: (.*?)(?:\.\s*$|\.\s*\n|\Z)"

@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from diagnostics.help._traceback_frames import Frame
-from diagnostics.help._traceback_text import HEADER, Line, Stream
-from diagnostics.help._traceback_trace import FRAMES_MOST, Trace, read_connector
+from diagnostics.help.traceback._frames import Frame
+from diagnostics.help.traceback._text import HEADER, Line, Stream
+from diagnostics.help.traceback._trace import FRAMES_MOST, Trace, read_connector
 
 _HEAD = re.compile(rf"^([A-Za-z_][\w.]*) {{2,}}{re.escape(HEADER)}\s*$")
 _CELL = re.compile(

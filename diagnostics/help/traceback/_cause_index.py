@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from diagnostics._text import say
-from diagnostics.help._traceback_rules import Clues, Explanation, Rule, quoted, rule
+from diagnostics.help.traceback._rules import Clues, Explanation, Rule, quoted, rule
 
 # Names of the tables that are called, as models write them: wpe, pos_emb; wte, token_embedding.
 _POSITION_TABLE = re.compile(r"\b(?:\w*_)?(?:pos(?:ition)?s?(?:_\w*|[Ee]mb\w*|al\w*)?|wpe)\(")

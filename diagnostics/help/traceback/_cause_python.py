@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from diagnostics._text import say
-from diagnostics.help._traceback_rules import Clues, Explanation, Rule, quoted, rule
+from diagnostics.help.traceback._rules import Clues, Explanation, Rule, quoted, rule
 
 _TENSOR_NAMES = frozenset(
     {"argmax", "backward", "detach", "flatten", "item", "logits", "loss", "mean", "reshape"}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from diagnostics._text import say
 from diagnostics.help._lines import lines_of
-from diagnostics.help._traceback_rules import short
+from diagnostics.help.traceback._rules import short
 
 if TYPE_CHECKING:
     from diagnostics.help.traceback import TracebackReading

@@ -1,6 +1,6 @@
 """The interpreter's tracebacks of a stream: chained ones, those of worker processes, groups.
 
-A notebook's and pytest's are read in `_traceback_notebook.py` and `_traceback_pytest.py`. None of
+A notebook's and pytest's are read in `_notebook.py` and `_pytest.py`. None of
 them knows any cause.
 """
 
@@ -10,9 +10,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from diagnostics.help._traceback_single import read_trace
-from diagnostics.help._traceback_text import HEADER, Line, Stream
-from diagnostics.help._traceback_trace import FRAME, Trace, read_connector
+from diagnostics.help.traceback._single import read_trace
+from diagnostics.help.traceback._text import HEADER, Line, Stream
+from diagnostics.help.traceback._trace import FRAME, Trace, read_connector
 
 _QUOTES = '"""'
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from diagnostics._text import say
-from diagnostics.help._traceback_rules import Explanation
+from diagnostics.help.traceback._rules import Explanation
 
 # Names of tables and layers at the top of a model, with at most one module around them.
 _TOKENS = re.compile(

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import itertools
 
-from diagnostics.help._traceback_cause_batches import RULES as BATCHES
-from diagnostics.help._traceback_cause_cuda import RULES as CUDA
-from diagnostics.help._traceback_cause_devices import RULES as DEVICES
-from diagnostics.help._traceback_cause_files import RULES as FILES
-from diagnostics.help._traceback_cause_gradients import RULES as GRADIENTS
-from diagnostics.help._traceback_cause_imports import RULES as IMPORTS
-from diagnostics.help._traceback_cause_index import RULES as INDEX
-from diagnostics.help._traceback_cause_memory import RULES as MEMORY
-from diagnostics.help._traceback_cause_own import RULES as OWN
-from diagnostics.help._traceback_cause_processes import RULES as PROCESSES
-from diagnostics.help._traceback_cause_python import RULES as PYTHON
-from diagnostics.help._traceback_cause_shapes import RULES as SHAPES
-from diagnostics.help._traceback_cause_state import RULES as STATE
-from diagnostics.help._traceback_cause_transformers import RULES as TRANSFORMERS
-from diagnostics.help._traceback_cause_types import RULES as TYPES
-from diagnostics.help._traceback_rules import Clues, Explanation, Rule
-from diagnostics.help._traceback_trace import Trace
+from diagnostics.help.traceback._cause_batches import RULES as BATCHES
+from diagnostics.help.traceback._cause_cuda import RULES as CUDA
+from diagnostics.help.traceback._cause_devices import RULES as DEVICES
+from diagnostics.help.traceback._cause_files import RULES as FILES
+from diagnostics.help.traceback._cause_gradients import RULES as GRADIENTS
+from diagnostics.help.traceback._cause_imports import RULES as IMPORTS
+from diagnostics.help.traceback._cause_index import RULES as INDEX
+from diagnostics.help.traceback._cause_memory import RULES as MEMORY
+from diagnostics.help.traceback._cause_own import RULES as OWN
+from diagnostics.help.traceback._cause_processes import RULES as PROCESSES
+from diagnostics.help.traceback._cause_python import RULES as PYTHON
+from diagnostics.help.traceback._cause_shapes import RULES as SHAPES
+from diagnostics.help.traceback._cause_state import RULES as STATE
+from diagnostics.help.traceback._cause_transformers import RULES as TRANSFORMERS
+from diagnostics.help.traceback._cause_types import RULES as TYPES
+from diagnostics.help.traceback._rules import Clues, Explanation, Rule
+from diagnostics.help.traceback._trace import Trace
 
 ASKED_MOST = 8  # exceptions of one chain or group
 
