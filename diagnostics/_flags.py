@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 
 CHECKLISTS = ("before", "training", "generation")
 
@@ -22,19 +23,77 @@ def find_conflict(options: argparse.Namespace) -> str | None:
             return (
                 f"{_flag(name)} is about a Mini-GPT and --target brings its own; give one of them"
             )
-    alone = ("list", "explain", "env", "compare", "traceback")
-    given = [name for name in alone if getattr(options, name) not in (None, False)]
-    if len(given) > 1:
-        return f"{' and '.join(map(_flag, given))} are one question each; give one of them"
-    asked = [name for name in ("ask", "symptom", "checklist") if getattr(options, name) is not None]
+    alone = _given(options, _ALONE)
+    if len(alone) > 1:
+        return f"{' and '.join(map(_flag, alone))} are one question each; give one of them"
+    asked = _given(options, ("ask", "symptom", "checklist"))
     if len(asked) > 1:
         return f"{' and '.join(map(_flag, asked))} print one answer each; give one of them"
-    measured = [name for name in ("target", "checkpoint", "self_test") if getattr(options, name)]
-    if options.report is not None and measured:
-        return f"--report shows a stored run and {_flag(measured[0])} asks for a new one; give one"
     if options.self_test and options.html is not None:
         return "--self-test has no page; --json FILE writes what it found"
+    return _find_unused(options, alone, asked) or _find_overwriting(options)
+
+
+_ALONE = ("list", "explain", "env", "compare", "traceback")
+_RUNS = ("target", "checkpoint", "tokenizer", "train_data", "self_test")
+_WAYS = ("only", "skip", "fast", "skip_overfit", "overfit_steps", "seed")
+_OUTPUTS = ("html", "json", "ask")
+_DEFAULTS = {"overfit_steps": 300, "seed": 42}
+
+
+def _find_unused(options: argparse.Namespace, alone: list[str], asked: list[str]) -> str | None:
+    """A flag that would change nothing is refused: who gave it would believe that it did."""
+    if alone:
+        others = (*_RUNS, "report", *_WAYS, *_OUTPUTS, "symptom", "checklist", "log")
+        unused = _given(options, others)
+        if unused:
+            return f"{_flag(alone[0])} runs no check and has no use for {_flag(unused[0])}; drop it"
+    if options.report is not None and (unused := _given(options, (*_RUNS, *_WAYS))):
+        return (
+            f"--report shows a stored run and {_flag(unused[0])} asks for a new one; "
+            "give one of them"
+        )
+    if options.symptom is not None and options.report is None and options.target is None:
+        unused = _given(options, (*_RUNS, *_WAYS, *_OUTPUTS, "log"))
+        if unused:
+            return (
+                f"--symptom alone runs no check and has no use for {_flag(unused[0])}; "
+                "--report FILE or --target PLACE gives it something measured"
+            )
+    if options.self_test and asked:
+        return f"--self-test and {_flag(asked[0])} print one answer each; give one of them"
+    if options.log is not None and options.checklist is None:
+        return "--log is read for --checklist alone; give both of them"
     return None
+
+
+def _find_overwriting(options: argparse.Namespace) -> str | None:
+    """Two files in one place, or a page in the place of the report that it is made from."""
+    written: dict[str, str] = {}
+    for name in _OUTPUTS:
+        path = getattr(options, name)
+        if path is None or path == "-":
+            continue
+        place = os.path.realpath(path)
+        if place in written:
+            return f"{_flag(written[place])} and {_flag(name)} write to one file, {path}; name two"
+        written[place] = name
+        if name != "json" and options.report and place == os.path.realpath(options.report):
+            return f"{_flag(name)} would write over the report {path}; name another file"
+    return None
+
+
+def _given(options: argparse.Namespace, names: tuple[str, ...]) -> list[str]:
+    """Return the flags that were given another value than they have without."""
+    return [
+        name
+        for name in names
+        if getattr(options, name) not in (None, False, []) and not _is_default(options, name)
+    ]
+
+
+def _is_default(options: argparse.Namespace, name: str) -> bool:
+    return name in _DEFAULTS and getattr(options, name) == _DEFAULTS[name]
 
 
 def _flag(name: str) -> str:
@@ -78,7 +137,7 @@ def _add_ways(group: argparse._ArgumentGroup) -> None:
         "--overfit-steps",
         metavar="N",
         type=positive_number,
-        default=300,
+        default=_DEFAULTS["overfit_steps"],
         help="at most so many steps to memorise one batch (300)",
     )
     group.add_argument(
@@ -87,7 +146,11 @@ def _add_ways(group: argparse._ArgumentGroup) -> None:
         help="put known bugs into copies of the pipeline, and show which of them would be found",
     )
     group.add_argument(
-        "--seed", metavar="N", type=seed_number, default=42, help="fixes every draw (42)"
+        "--seed",
+        metavar="N",
+        type=seed_number,
+        default=_DEFAULTS["seed"],
+        help="fixes every draw (42)",
     )
 
 

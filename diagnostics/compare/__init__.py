@@ -3,7 +3,8 @@
     print(compare_files("before.json", "after.json"))
 
 `_verdicts` compares statuses and reasons, `_leaves` and `_numbers` what was measured, `_origin`
-what the environment and the inputs allow to conclude. `_headline`, `_rows` and `_text` tell it.
+what the environment and the inputs allow to conclude, `_subjects` what weights, ids and options
+do. `_headline`, `_rows` and `_text` tell it.
 """
 
 from __future__ import annotations

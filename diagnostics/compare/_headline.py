@@ -108,6 +108,7 @@ def _same_verdicts(c: Comparison) -> Text:
         *(name.replace("_", " ") for name in c.facts.subjects.options),
         *(name.replace("_", " ") for name in (*c.facts.environment, *c.facts.inputs)),
         *(["what is recorded"] if c.moved else []),
+        *(["the version of the format"] if c.a.schema_version != c.b.schema_version else []),
     ]
     return say(
         "no verdict changed, and no number that both record; what differs: {rest}",

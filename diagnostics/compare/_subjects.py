@@ -114,8 +114,9 @@ def told_options(
 def suspects(subjects: Subjects, inputs: Sequence[str], changed: Sequence[str]) -> list[str]:
     """Return what can make numbers differ: what is known to differ, then what is not known equal.
 
-    inputs: names of what else differs.    changed: checks of which anything does.    Which checks were chosen matters little: each begins
-    from the seed, and only a part with a state of its own remembers the check before.
+    inputs: names of what else differs.    changed: checks of which anything differs.
+    Which checks were chosen matters little: each begins from the seed, and only a part with a
+    state of its own remembers the check before.
     """
     found = []
     differing = [*subjects.named, *inputs]
@@ -137,10 +138,10 @@ def suspects(subjects: Subjects, inputs: Sequence[str], changed: Sequence[str]) 
 
 def known_equal(subjects: Subjects) -> list[str]:
     """Return what is the same in both beside seed and environment, for a sentence."""
-    ids = not any(field in subjects.differing for field in IDS) and IDS[0] in subjects.same
+    ids = [field for field in IDS if field in subjects.same]
     return [
         *(["the weights"] if WEIGHTS in subjects.same else []),
-        *(["the ids"] if ids else []),
+        *(["the ids"] if len(ids) == len(IDS) else [f"the {_NAMES[field]}" for field in ids]),
         *(["the options"] if subjects.asked is not None and not subjects.options else []),
     ]
 

@@ -80,16 +80,19 @@ def weigh(
     *,
     judged: str = "",
     settled: bool = True,
+    also: Sequence[str] = (),
 ) -> Finding:
     """Return what the results say about something that these checks measure.
 
     reasons: ids that speak of it; empty means all ids of these checks. judged: "fresh" or
     "trained" where `initial_loss` must have judged such weights. settled: whether passing refutes.
+    also: ids of other checks that speak of it too, and need not be in the report to refute it.
     """
     if not checks:
         return Finding(Standing.UNMEASURED, say("no check measures it"))
     known = [results[check] for check in checks if check in results]
     own = [r for r in known if _speaks(r, reasons)]
+    own += [r for r in results.values() if r.reason in also]
     for result in own:
         if result.failed:
             return Finding(Standing.STANDS, _quote(result, "fails"), result)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from diagnostics._text import printable, say
 from diagnostics.page._markup import Child, Markup, element, isolate
@@ -17,6 +18,8 @@ from diagnostics.page._scales import Scale
 WIDTH = 320  # units of the canvas
 CHARACTER = 8.0  # units of a character in a wide font (DejaVu Sans, the default of much Linux)
 BOLD = 1.12  # bold text is so much wider
+NARROW = 24  # characters in a row of a table that fits every phone
+BREAKABLE = 9  # characters that the first column keeps on a line; it may break anywhere
 LINE = 15  # units from one line of text to the next
 FINDING_MAX = 400  # characters of a heading
 ROWS_MAX = 60  # rows of a table of numbers
@@ -133,9 +136,11 @@ def numbers(table: Table) -> Markup:
 
 def _focusable(table: Table, name: str) -> dict[str, str]:
     """A wide table scrolls sideways on a phone, and so has to be reached by keyboard."""
-    if len(table.heads) <= 3:
+    columns = zip_longest(table.heads, *table.rows, fillvalue="")
+    first, *others = (max(map(len, " ".join(column).split()), default=0) for column in columns)
+    if min(first, BREAKABLE) + sum(others) <= NARROW:
         return {}
-    return {"tabindex": "0", "role": "region", "aria_label": name}
+    return {"tabindex": "0", "role": "group", "aria_label": name}  # a landmark has its own name
 
 
 def _cells(texts: Sequence[str]) -> list[Markup]:
@@ -179,7 +184,7 @@ def shorten(text: str, width: float) -> str:
     text = printable(text)
     if text_width(text) <= width:
         return text
-    for kept in range(len(text) - 1, 1, -1):
+    for kept in range(min(len(text), int(width / CHARACTER)) - 1, 1, -1):
         cut = text[: (kept + 1) // 2] + "\N{HORIZONTAL ELLIPSIS}" + text[len(text) - kept // 2 :]
         if text_width(cut) <= width:
             return cut

@@ -73,7 +73,7 @@ g > .chart-cross { vector-effect: non-scaling-stroke; stroke-width: 1.5; }
 .chart-numbers th, .chart-numbers td { text-align: right; font-weight: 400;
   padding: .15rem .75rem .15rem 0; border-bottom: 1px solid var(--line);
   font-variant-numeric: tabular-nums; vertical-align: top; }
-.chart-numbers th:first-child { text-align: left; overflow-wrap: anywhere; }
+.chart-numbers th:first-child { text-align: left; overflow-wrap: anywhere; min-width: 4.5rem; }
 .chart-numbers thead th { font-weight: 600; }
 .pair-row { display: flex; gap: 0 .5rem; margin: 0 0 1rem; }
 .pair-heads, .pairs li { display: flex; flex-direction: column; }
@@ -84,7 +84,7 @@ g > .chart-cross { vector-effect: non-scaling-stroke; stroke-width: 1.5; }
 .pairs li { min-width: 1.55rem; text-align: center; box-sizing: border-box; margin: 0;
   border-right: 1px solid var(--grid); padding: 0 .1rem; }
 .pairs span { font-family: ui-monospace, "Cascadia Mono", Menlo, Consolas, "DejaVu Sans Mono",
-  monospace; white-space: pre; }
+  monospace; white-space: pre; max-width: 9rem; overflow: hidden; text-overflow: ellipsis; }
 .pair-position { color: var(--quiet); font-size: .7rem; }
 .pair-mark { color: var(--quiet); }
 .pair-target { background: var(--grid); }

@@ -25,9 +25,10 @@ def draw_influence(content: Mapping[str, Any]) -> Figure | None:
     step = max(1, whole(stored.get("step")) or 1)
     leaks = _leaks(found, rows, step, listed(stored.get("diagonal_leaks")))
     limit = number(found.numbers.get("limit")) or 0.0
+    alone = step == 1 and _reads_itself_alone(rows, limit)
     markup = heat_map(
         NAME,
-        _finding(found, leaks),
+        _finding(found, leaks, alone),
         x_label="replaced token",
         y_label="position whose logits are read",
         cells=rows,
@@ -38,7 +39,17 @@ def draw_influence(content: Mapping[str, Any]) -> Figure | None:
         nothing_up_to=limit if 0 < limit < math.inf else 0.0,
         note=_note(found, step),
     )
-    return Figure(NAME, CHECK, markup)
+    return Figure(NAME, CHECK, markup, also=("context",))
+
+
+def _reads_itself_alone(rows: list[list[float | None]], limit: float) -> bool:
+    """Return whether every cell beside the diagonal was measured, and none shows a move."""
+    return all(
+        value is not None and value <= limit
+        for row, line in enumerate(rows)
+        for column, value in enumerate(line)
+        if column != row
+    )
 
 
 def _leaks(
@@ -60,12 +71,17 @@ def _leaks(
     return leaks
 
 
-def _finding(found: Found, leaks: set[tuple[int, int]]) -> Text:
+def _finding(found: Found, leaks: set[tuple[int, int]], alone: bool) -> Text:
     numbers = found.numbers
     pairs, judged = whole(numbers.get("leaking_pairs")), whole(numbers.get("judged_pairs"))
     worst, length = number(numbers.get("worst_leak")), whole(numbers.get("length"))
     if found.status == "skip":
         return say("Which position reads which token; whether it may is not judged here")
+    if leaks and found.reason.endswith(".not_finite") and not math.isfinite(worst or 0.0):
+        return say(
+            "Logits are nan or infinite: which token a prediction reads cannot be told where they "
+            "are"
+        )
     if leaks and pairs:
         return say(
             "The future leaks: in {pairs} of {judged} pairs a prediction moves when a later token "
@@ -76,9 +92,14 @@ def _finding(found: Found, leaks: set[tuple[int, int]]) -> Text:
         )
     if leaks:
         return say("The future leaks: {n:cell is|cells are} outlined", n=len(leaks))
+    if alone:
+        return say(
+            "Each prediction reads the token of its own position alone: neither a later nor an "
+            "earlier one moves it"
+        )
     if judged is not None and worst is not None:
         return say(
-            "No prediction reads a later token: in {judged} pairs of {length} positions the "
+            "No prediction reads a later token: in {judged:pair|pairs} of {length} positions the "
             "largest move is {worst}",
             judged=judged,
             length="-" if length is None else length,
@@ -99,4 +120,6 @@ def _note(found: Found, step: int) -> Text:
         told += " Measured in train mode."
     elif found.reason.endswith("only_with_attention_mask"):
         told += " Measured with an attention mask passed."
+    elif found.status == "pass":
+        told += " Measured in eval mode, without an attention mask."
     return say(told, step=step, scale=scale)

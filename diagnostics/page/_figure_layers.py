@@ -14,22 +14,27 @@ from diagnostics.page._figure_parts import (
     THE_MODEL,
     Figure,
     find,
+    floats,
     grouped,
     layer_of,
     layer_order,
     listed,
     mapped,
     named_floats,
+    whole,
 )
 from diagnostics.page._scales import finite
 
-USUAL_UPDATE = 1e-3  # of the weights' size: what `optimizer` calls usual
+ADAM_STEP_OFF = 0.01  # of the rate: the first step of Adam is the rate, but for its epsilon
 Combine = Callable[[Sequence[float]], float]
 
 
 def draw_gradients(content: Mapping[str, Any]) -> Figure | None:
     """Draw the L2 norm of each parameter's gradient; of each layer's where they are many."""
-    numbers = find(content, "gradients").numbers
+    found = find(content, "gradients")
+    if found.status == "skip":
+        return None  # what is missing then are parts of the pipeline
+    numbers = found.numbers
     norms = named_floats(numbers.get("norms"))
     missing = sorted(map(str, listed(numbers.get("missing"))), key=layer_order)
     if not norms and not missing:
@@ -39,7 +44,7 @@ def draw_gradients(content: Mapping[str, Any]) -> Figure | None:
     bars, per_layer = _bars(values, flags, _root_of_squares)
     markup = bar_chart(
         "figure-gradients",
-        _gradient_finding(norms, flags),
+        _gradient_finding(norms, flags, whole(numbers.get("frozen")) or 0),
         label="layer" if per_layer else "parameter",
         x_label="gradient norm (L2), log scale",
         bars=bars,
@@ -68,18 +73,19 @@ def _gradient_flags(numbers: Mapping[str, Any], norms: Mapping[str, float]) -> d
     }
 
 
-def _gradient_finding(norms: Mapping[str, float], flags: Mapping[str, str]) -> Text:
+def _gradient_finding(norms: Mapping[str, float], flags: Mapping[str, str], frozen: int) -> Text:
     total = len(norms.keys() | flags.keys())
     if flags:
         counts = Counter(flags.values())
         told = ", ".join(say(_TOLD[word], n=n) for word, n in counts.items())
-        return say("Of {total} gradients {told}", total=total, told=told)
+        return say("Of {total:gradient|gradients} {told}", total=total, told=told)
     low, high = _ends(norms)
     return say(
-        "Each of {total} parameters has a gradient, with norms from {low} to {high}",
+        "Each of {total} parameters has a gradient, with norms from {low} to {high}{rest}",
         total=total,
         low=norms[low],
         high=norms[high],
+        rest=say("; {n:other is|others are} frozen", n=frozen) if frozen else "",
     )
 
 
@@ -95,32 +101,59 @@ _TOLD = {
 
 def draw_updates(content: Mapping[str, Any]) -> Figure | None:
     """Draw how far one step moves each parameter, as a share of the parameter's own size."""
-    ratios = named_floats(find(content, "optimizer").numbers.get("update_to_weight_by_name"))
+    found = find(content, "optimizer")
+    numbers = found.numbers
+    ratios = named_floats(numbers.get("update_to_weight_by_name"))
     known = {name: ratio for name, ratio in ratios.items() if math.isfinite(ratio)}
     if not ratios:
         return None
     flags = {name: say("does not move") for name, ratio in ratios.items() if ratio == 0}
     flags |= {name: say("not finite") for name in ratios if name not in known}
     bars, per_layer = _bars(dict(ratios), flags, _median)
+    rate = _adam_rate(numbers)
     markup = bar_chart(
         "figure-updates",
-        _update_finding(ratios, known),
+        _update_finding(ratios, known, rounded=found.reason.endswith("lost_to_rounding")),
         label="layer" if per_layer else "parameter",
         x_label="update / weights (L2), log scale",
         bars=bars,
         log_x=True,
-        levels=[Level(label="1e-3, the usual order", y=USUAL_UPDATE)],
-        note=say(
-            "One step of your optimizer with the decay off, on a copy with a little noise on its "
-            "weights. The first steps of Adam are larger than later ones, most of all on small "
-            "weights. {merged}",
-            merged=_merged_note(per_layer, len(ratios), "the median of a layer's parameters"),
-        ),
+        levels=[] if rate is None else [Level(label=say("the rate {rate}", rate=rate), y=rate)],
+        note=_update_note(rate, _merged_note(per_layer, len(ratios), MEDIAN)),
     )
     return Figure("figure-updates", "optimizer", markup)
 
 
-def _update_finding(ratios: Mapping[str, float], known: Mapping[str, float]) -> Text:
+MEDIAN = "the median of a layer's parameters"
+
+
+def _adam_rate(numbers: Mapping[str, Any]) -> float | None:
+    """Return the one learning rate by which the first step moved every number, as Adam's does."""
+    rates = finite(floats(numbers.get("learning_rates")))
+    in_rates = named_floats(numbers.get("adam_first_step")).values()
+    as_adam = bool(in_rates) and all(abs(n - 1.0) <= ADAM_STEP_OFF for n in in_rates)
+    return rates[0] if as_adam and len(set(rates)) == 1 and rates[0] > 0 else None
+
+
+def _update_note(rate: float | None, merged: str) -> str:
+    told = say(
+        "One step of your optimizer with the decay off, on a copy with a little noise on "
+        "its weights."
+    )
+    if rate is not None:
+        adam = say(
+            "The first step of Adam moves every number by the learning rate, whatever its "
+            "gradient: what is of size 1, as the gains of norms are, moves by that share of "
+            "itself, weights of size 0.02 by 50 times as much. Later steps are mostly smaller."
+        )
+        return f"{told} {adam} {merged}".rstrip()
+    return f"{told} {merged}".rstrip()
+
+
+def _update_finding(
+    ratios: Mapping[str, float], known: Mapping[str, float], *, rounded: bool
+) -> Text:
+    """rounded: the model's own dtype loses what these sizes, computed in float64, still show."""
     still = [name for name, ratio in known.items() if ratio == 0]
     if len(known) < len(ratios):
         return say(
@@ -137,7 +170,9 @@ def _update_finding(ratios: Mapping[str, float], known: Mapping[str, float]) -> 
         )
     low, high = _ends(known)
     return say(
-        "One step moves the parameters by {low} to {high} of their own size",
+        "Computed in float64, one step moves the parameters by {low} to {high} of their own size"
+        if rounded
+        else "One step moves the parameters by {low} to {high} of their own size",
         low=known[low],
         high=known[high],
     )

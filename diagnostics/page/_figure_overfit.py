@@ -58,7 +58,11 @@ def draw_accuracy(content: Mapping[str, Any]) -> Figure | None:
     ceiling = number(numbers.get("ceiling_accuracy"))
     percent = [None if share is None else 100.0 * share for share in shares]
     levels = [] if ceiling is None else [Level(label="ceiling", y=100.0 * ceiling)]
+    last_loss = (floats(curve.get("loss")) or [None])[-1]
     told = say("{last:%} of the targets of the batch are right at the end", last=known[-1])
+    if last_loss is not None and not math.isfinite(last_loss):
+        told = say("Which targets are right says nothing: the loss ends at {loss}", loss=last_loss)
+        ceiling = None
     markup = line_chart(
         "figure-accuracy",
         told if ceiling is None else say("{told}; {ceiling:%} can be", told=told, ceiling=ceiling),
@@ -129,5 +133,12 @@ def _note(found: Found) -> str:
     shape = [whole(size) for size in listed(numbers.get("shape"))]
     rate = number(numbers.get("learning_rate"))
     if len(shape) == 2 and None not in shape and rate is not None:
-        told.append(say("Batch {B} x {T} tokens, rate {rate}.", B=shape[0], T=shape[1], rate=rate))
+        told.append(
+            say(
+                "Batch {B} x {T} tokens; an optimizer of the check's own, rate {rate}.",
+                B=shape[0],
+                T=shape[1],
+                rate=rate,
+            )
+        )
     return f"{read_overfit(found)}\n{' '.join(told)}"

@@ -22,11 +22,16 @@ _EMBEDDING = re.compile(r"emb|wte|wpe", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture, and the check whose numbers it shows."""
+    """A picture, the check whose numbers it shows, and other checks whose faults it shows too."""
 
     name: str
     check: str
     markup: Markup
+    also: tuple[str, ...] = ()
+
+    def shows(self, check: str) -> bool:
+        """Return whether a fault that this check found can be seen here."""
+        return check == self.check or check in self.also
 
 
 @dataclass(frozen=True)

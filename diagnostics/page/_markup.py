@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import html
 import re
+import unicodedata
 from collections.abc import Iterable
 
 from diagnostics._text import printable
 
 # Elements without content, which HTML forbids to close. https://html.spec.whatwg.org/#void-elements
 _VOID = frozenset({"br", "col", "hr", "img", "input", "link", "meta", "wbr"})
+MARKS_MAX = 8  # combining marks on a letter; written languages have up to five
 _NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9:-]*")
 
 
@@ -30,11 +32,12 @@ Child = str | int | float | Markup | None | Iterable["Child"]
 def escape(value: object) -> Markup:
     r"""Return any value as HTML text: markup escaped, control and format characters spelt out.
 
-    Line breaks and tabs stay; a character that is not printable becomes its escape, `\x1b`.
+    Line breaks and tabs stay; a character that is not printable becomes its escape, `\x1b`, and so
+    does a combining mark of which a letter has too many.
     """
     lines = str(value).replace("\r\n", "\n").split("\n")
     shown = "\n".join("\t".join(printable(part) for part in line.split("\t")) for line in lines)
-    return Markup(html.escape(shown, quote=True))
+    return Markup(html.escape(_few_marks(shown), quote=True))
 
 
 def element(name: str, /, *children: Child, **attributes: object) -> Markup:
@@ -67,6 +70,18 @@ def join(children: Child) -> Markup:
 def isolate(value: object) -> Markup:
     """Return text of the user's, kept apart from the reading direction of what surrounds it."""
     return element("bdi", str(value))
+
+
+def _few_marks(text: str) -> str:
+    """Spell out the marks above MARKS_MAX on a letter: they reach over lines, and cannot break."""
+    if text.isascii():
+        return text
+    shown, marks = [], 0
+    for character in text:
+        marks = marks + 1 if unicodedata.category(character) in ("Mn", "Me") else 0
+        escaped = marks > MARKS_MAX
+        shown.append(character.encode("unicode_escape").decode() if escaped else character)
+    return "".join(shown)
 
 
 def _attribute(key: str, value: object) -> str:

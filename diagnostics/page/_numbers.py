@@ -7,6 +7,7 @@ from typing import Any
 
 from diagnostics._text import say, show
 from diagnostics.page._markup import Child, Markup, element, isolate, join
+from diagnostics.page._number_words import meaning
 from diagnostics.page._parts import table
 
 ROWS_MAX = 24  # of one table
@@ -16,17 +17,26 @@ TEXT_MAX = 160  # characters of one text
 _LEAVES = (str, int, float, bool, type(None))
 
 
-def numbers_table(check: str, numbers: Mapping[str, Any]) -> Markup | None:
-    """Return the numbers of a check by name, None where there are none.
+def numbers_table(
+    check: str, numbers: Mapping[str, Any], *, skipped: bool = False
+) -> Markup | None:
+    """Return the numbers of a check by name and with what they are, None where there are none.
 
+    skipped: nothing was measured, so that the names mean parts that are missing.
     Long lists and mappings are cut, and say how many entries they have in all.
     """
     rows = list(_rows(numbers))
     if not rows:
         return None
     left = len(rows) - ROWS_MAX
-    shown: list[tuple[Child, Child]] = [(isolate(n), isolate(text)) for n, text in rows[:ROWS_MAX]]
-    whole = table(f"numbers of {check}", ("number", "value"), shown)
+    told = ["" if skipped else meaning(check, path) for path, _ in rows[:ROWS_MAX]]
+    shown: list[tuple[Child, ...]] = [
+        (isolate(" / ".join(path)), isolate(text), element("span", words, class_="quiet"))
+        for (path, text), words in zip(rows[:ROWS_MAX], told, strict=True)
+    ]
+    headers = ["number", "value", "what it is"]
+    width = len(headers) if any(told) else 2
+    whole = table(f"numbers of {check}", headers[:width], [row[:width] for row in shown])
     more = say("{left} more in the JSON report", left=left)
     return join([whole, element("p", more, class_="quiet small") if left > 0 else None])
 
@@ -49,15 +59,15 @@ def brief(value: Any) -> str:
     return text if len(text) <= TEXT_MAX else f"{text[:TEXT_MAX]} ... ({len(text)} characters)"
 
 
-def _rows(numbers: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _rows(numbers: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
     for name, value in numbers.items():
         if not isinstance(value, Mapping) or not value:
-            yield str(name), brief(value)
+            yield (str(name),), brief(value)
             continue
         for part in list(value)[:PARTS_MAX]:
-            yield f"{name} / {part}", brief(value[part])
+            yield (str(name), str(part)), brief(value[part])
         if len(value) > PARTS_MAX:
-            yield f"{name} / ...", f"{_entries(value)} in all"
+            yield (str(name), "..."), f"{_entries(value)} in all"
 
 
 def _brief_list(items: list[Any]) -> str:

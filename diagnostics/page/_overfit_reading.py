@@ -47,6 +47,12 @@ def _stuck(found: Found) -> Text:
 
 def _diverged(found: Found) -> Text:
     losses = floats(mapped(found.numbers.get("curve")).get("loss"))
+    own = floats(found.numbers.get("reported_loss"))
+    if any(loss is not None and not math.isfinite(loss) for loss in losses[:1] + own[:1]):
+        return say(
+            "The loss is no number before the first step, so that no learning rate is to blame: "
+            "the weights, the batch, the pass forward or the loss itself make it so."
+        )
     if any(loss is not None and not math.isfinite(loss) for loss in losses):
         return say(
             "The loss stops being a number: a rate that is too high for this model, or numbers "

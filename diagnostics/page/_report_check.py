@@ -24,7 +24,7 @@ def check(report: Stored, verdict: Verdict, pictures: Sequence[str] = ()) -> Mar
         verdict,
         _question(verdict),
         _findings(report, verdict, pictures),
-        _numbers(verdict),
+        _numbers(report, verdict),
         _about(verdict),
         open_=verdict.status in _OPEN,
     )
@@ -82,8 +82,10 @@ def _causes(verdict: Verdict) -> Markup | None:
     return join("the numbers do not point to one") if verdict.status == "fail" else None
 
 
-def _numbers(verdict: Verdict) -> Markup | None:
-    shown = numbers_table(verdict.check, verdict.numbers)
+def _numbers(report: Stored, verdict: Verdict) -> Markup | None:
+    if verdict.numbers and verdict.numbers == report.environment:
+        return element("p", element("a", "all numbers of this check", href="#section-environment"))
+    shown = numbers_table(verdict.check, verdict.numbers, skipped=verdict.status == "skip")
     return folded("All numbers of this check", shown, class_="more") if shown else None
 
 

@@ -71,10 +71,11 @@ def origin(report: Stored) -> Markup:
 
 def _subject(subject: Mapping[str, Any]) -> Markup:
     """Return what was measured as a table; a sentence where the report does not say."""
-    rows = [(isolate(name), isolate(value)) for name, value in subject_facts(subject).items()]
+    told = subject_facts(subject)
+    rows = [(isolate(name), isolate(brief(value))) for name, value in told.items()]
     if not rows:
-        told = "The report does not say which weights and ids it is about."
-        return element("p", told, class_="quiet")
+        unknown = "The report does not say which weights and ids it is about."
+        return element("p", unknown, class_="quiet")
     return table("What was measured, and the options of the run", ("name", "value"), rows)
 
 

@@ -134,7 +134,7 @@ def _others(report: Stored, first: Verdict) -> Markup | None:
     if not others:
         return None
     items = [
-        [state(v.status), " ", link(v), _dash(consequence(report, v) or prose(v.claim))]
+        [state(v.status), " ", link(v), dash(consequence(report, v) or prose(v.claim))]
         for v in others
     ]
     return _list("Also found", items)
@@ -145,7 +145,7 @@ def _good_news(report: Stored) -> Iterable[Markup | None]:
     yield element("p", _places(report), class_="lead")
     warned = [v for v in report.verdicts if v.status == "warn"]
     if warned:
-        items = [[link(v), _dash(prose(v.claim))] for v in warned]
+        items = [[link(v), dash(prose(v.claim))] for v in warned]
         yield _list("A person has to judge", items)
     yield _unmeasured(report)
     yield element("p", LIMITS, class_="quiet")
@@ -158,7 +158,7 @@ def _unmeasured(report: Stored) -> Markup | None:
     heading = say(
         "{n:check says nothing: it|checks say nothing: they} could not be measured", n=len(skipped)
     )
-    return _list(heading, [[link(v), _dash(prose(v.next_step or v.claim))] for v in skipped])
+    return _list(heading, [[link(v), dash(prose(v.next_step or v.claim))] for v in skipped])
 
 
 def _list(heading: str, items: Sequence[Sequence[Markup | str]]) -> Markup:
@@ -170,7 +170,8 @@ def _list(heading: str, items: Sequence[Sequence[Markup | str]]) -> Markup:
     )
 
 
-def _dash(text: Markup) -> Markup:
+def dash(text: Markup) -> Markup:
+    """Return what a sentence adds to the name before it."""
     return element("span", " \N{EN DASH} ", text, class_="quiet")
 
 

@@ -14,15 +14,21 @@ from diagnostics._text import say
 from diagnostics.page._figures import Figure, figures
 from diagnostics.page._frame import document
 from diagnostics.page._markup import Child, Markup, element, isolate, join
-from diagnostics.page._parts import folded, state
+from diagnostics.page._parts import folded, prose, state
 from diagnostics.page._report_check import check, check_in_brief
 from diagnostics.page._report_facts import debug_figures, environment, origin, rerun
-from diagnostics.page._report_headline import counts, headline
+from diagnostics.page._report_headline import counts, dash, headline, link
 from diagnostics.page._report_path import path, path_note
 from diagnostics.page._report_style import REPORT_STYLE
 from diagnostics.page._stored import Stage, Stored, Verdict, read_stored
 from diagnostics.page._style import fragment_style
 
+PAPER = element(
+    "p",
+    "On paper, numbers and texts of checks that passed or were skipped are left out, but for those "
+    "that were opened before printing.",
+    class_="quiet paper-only",
+)
 FRAGMENT = "diagnostics-report"  # the class that keeps the fragment's style to itself
 
 
@@ -36,11 +42,13 @@ def render_report_page(content: Mapping[str, Any]) -> str:
     drawn = figures(content)
     body = join(
         [
-            headline(report, "h1", [f.name for f in drawn if _is_of(report.first, f)]),
+            headline(report, "h1", [f.name for f in drawn if _shows(f, report.first)]),
             counts(report),
             _section("path", "The path", path(report), path_note(report)),
             _gallery(report, drawn),
-            _section("checks", "The checks", [_stage(report, s, drawn) for s in report.stages]),
+            _section(
+                "checks", "The checks", PAPER, [_stage(report, s, drawn) for s in report.stages]
+            ),
             _section("note-down", "Figures to note before asking", debug_figures(report)),
             _section("environment", "Environment", environment(report)),
             _section("origin", "How it was measured", origin(report)),
@@ -96,7 +104,7 @@ def _stage(report: Stored, stage: Stage, drawn: Sequence[Figure]) -> Markup | No
     if not stage.verdicts:
         return None
     checks = [
-        check(report, verdict, [f.name for f in drawn if f.check == verdict.check])
+        check(report, verdict, [f.name for f in drawn if f.shows(verdict.check)])
         for verdict in stage.verdicts
     ]
     return element(
@@ -119,28 +127,30 @@ def _gallery(report: Stored, drawn: Sequence[Figure]) -> Markup | None:
     """Return all pictures in the open, for those who look before they read, bad news first."""
     if not drawn:
         return None
-    pictures = sorted(drawn, key=lambda figure: _notable(report, figure.check) is None)  # stable
-    shown = [element("div", _source(report, figure), figure.markup) for figure in pictures]
+    pictures = sorted(drawn, key=lambda picture: not _bad_news(report, picture))  # stable
+    shown = [element("div", _source(report, picture), picture.markup) for picture in pictures]
     return _section("pictures", "The pictures", element("div", shown, class_="gallery"))
 
 
 def _source(report: Stored, picture: Figure) -> Markup:
-    """Return the line above a picture: the check that measured it, with its state where bad."""
+    """Return the line above a picture: the check that measured it, and bad news that it shows."""
     verdict = report.find(picture.check)
-    name = isolate(picture.check)
-    linked = element("a", name, href=f"#{verdict.anchor}") if verdict is not None else name
-    return element("p", _notable(report, picture.check), linked, class_="quiet source")
+    name = isolate(picture.check) if verdict is None else link(verdict)
+    bad = _bad_news(report, picture)
+    told = [[state(v.status), " ", link(v), dash(prose(v.claim))] for v in bad]
+    if verdict not in bad:
+        told.insert(0, [name])
+    return join([element("p", line, class_="quiet source") for line in told])
 
 
-def _is_of(verdict: Verdict | None, picture: Figure) -> bool:
-    return verdict is not None and verdict.check == picture.check
+def _bad_news(report: Stored, picture: Figure) -> list[Verdict]:
+    """Return the verdicts that a person has to look at, and that this picture shows."""
+    bad = ("fail", "error", "warn")
+    return [v for v in report.verdicts if picture.shows(v.check) and v.status in bad]
 
 
-def _notable(report: Stored, name: str) -> Markup | None:
-    """Return the state of a check whose picture should be looked at, None for the others."""
-    verdict = report.find(name)
-    wanted = verdict is not None and verdict.status in ("fail", "error", "warn")
-    return join([state(verdict.status), " "]) if verdict is not None and wanted else None
+def _shows(picture: Figure, verdict: Verdict | None) -> bool:
+    return verdict is not None and picture.shows(verdict.check)
 
 
 def _passed(report: Stored, passed: Sequence[Verdict]) -> Markup:

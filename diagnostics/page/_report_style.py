@@ -77,7 +77,8 @@ a > .stage-name { text-decoration: underline; text-decoration-color: var(--quiet
 
 _CHECKS = """
 .gallery { columns: 24rem; column-gap: 3rem; }
-.gallery .source { margin: 0 0 .25rem; font-size: .9rem; }
+.gallery .source { margin: 0 0 .35rem; font-size: .9rem; break-after: avoid; }
+.gallery .chart { margin-top: 0; }
 .gallery > div { break-inside: avoid; padding-bottom: 2.5rem; }
 .stage { display: grid; grid-template-columns: 9rem minmax(0, 1fr); margin: 0 0 1.25rem; }
 .stage > h3 { margin: .75rem 0 0; }
@@ -116,7 +117,10 @@ _CHECKS = """
   }
   .check > summary > .claim { grid-column: 2 / -1; }
 }
+.paper-only { display: none; }
 @media print {
+  .paper-only { display: block; }
+  .pass-check .more:not([open]), .skip-check .more:not([open]) { display: none; }
   .stage { display: block; }
   .stage > h3 { margin: 1.5rem 0 .25rem; font-size: 1.25rem; break-after: avoid-page; }
   .check > summary, .inside > .facts { break-inside: avoid; }

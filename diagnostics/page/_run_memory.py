@@ -72,6 +72,10 @@ def recall(run: RunHistory, memory: Mapping[str, Any], until: int) -> None:
                 step, value = point
                 if int(step) <= until:
                     run.add(int(step), {str(name): float(value)})
+    end, clipped, judged = (memory.get(n) for n in ("step", "clipped_updates", "judged_updates"))
+    whole = isinstance(end, int) and end <= until  # in the middle nobody has counted
+    if whole and isinstance(clipped, int) and isinstance(judged, int):
+        run.clipped_updates, run.judged_updates = clipped, judged
     for sample in _mappings(memory.get("samples")):
         with suppress(TypeError, ValueError, KeyError, OverflowError):
             if int(sample["step"]) <= until:

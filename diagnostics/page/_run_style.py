@@ -5,7 +5,7 @@ RUN_STYLE = """
 .now { margin: 1.25rem 0 1rem; }
 .now > p { margin: 0 0 .5rem; }
 .now > :last-child { margin-bottom: 0; }
-.now .state { font-size: 1.1rem; }
+.now .state { font-size: 1.1rem; white-space: normal; }
 .now progress { display: block; width: 100%; height: .75rem; margin: 0 0 .75rem; }
 .now progress { accent-color: var(--accent); }
 .tiles {

@@ -85,6 +85,7 @@ class PageFeed:
         self._trainer: Trainer | None = None
         self._resumed: tuple[int, int] | None = None  # step, and clipped updates until then
         self._begun = False
+        self._waiting: list[object] = []  # messages from before: a page is not yet to be replaced
         self._start = time.perf_counter()
         self._sampling_seconds, self._sampled_at = 0.0, -1
 
@@ -105,8 +106,10 @@ class PageFeed:
 
     def on_event(self, event: object) -> None:
         """Show a message of the watcher, or a warning of the trainer."""
-        if self.page is not None:
+        if self.page is not None and self._begun:
             self.page.event(event)
+        else:
+            self._waiting.append(event)
 
     def end(self, reason: str) -> None:
         """Say how the run ended, in the trainer's word for it."""
@@ -150,6 +153,9 @@ class PageFeed:
             (step, clipped), self._resumed = self._resumed, None
             page.go_on(step, log=self._trainer.log.path, clipped_updates=clipped)
         self._begun = True
+        waiting, self._waiting = self._waiting, []
+        for event in waiting:
+            page.event(event)
 
     def _log(self, page: Page, report: StepReport) -> None:
         page.log(**vars(report))

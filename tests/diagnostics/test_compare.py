@@ -546,6 +546,9 @@ def test_ids_of_one_part_alone_do_not_clear_all_data() -> None:
     told = explained(of_subjects(none, none))
     assert "not known for both: validation ids," in told
     assert "comes from data without a digest, code (" in told
+    assert (
+        "the seed, the environment, the weights, the training ids and the options are the" in told
+    )
 
 
 def test_a_report_without_a_subject_says_nothing_of_it() -> None:

@@ -19,6 +19,7 @@ from diagnostics import Pipeline, Report, Status, diagnose
 from diagnostics._catalog import CATALOG, FAMILIES, STAGES
 from diagnostics._debug_fields import debug_fields
 from diagnostics._report import KIND, SCHEMA_VERSION
+from diagnostics._subject import measure_subject
 from diagnostics._text import say
 from diagnostics._versions import _OPTIONAL
 from diagnostics.environment import measure_environment
@@ -72,6 +73,11 @@ def test_fields_are_those_of_a_report() -> None:
     content = _content(report(result("shift", Status.PASS, claim=say("{n} rows", n=3))))
     assert set(SCHEMA["properties"]) == set(SCHEMA["required"]) == set(content)
     assert set(SCHEMA["$defs"]["result"]["properties"]) == set(content["results"][0])
+    subject = SCHEMA["properties"]["subject"]["properties"]
+    measured = measure_subject(Pipeline(nn.Identity()))
+    assert set(subject) == set(measured)
+    assert set(subject["options"]["properties"]) == set(subject["options"]["required"])
+    assert set(subject["options"]["required"]) == set(measured["options"])
     debug = SCHEMA["properties"]["debug"]
     assert set(debug["properties"]) == set(debug["required"]) == set(debug_fields(report()))
     optional = set(_OPTIONAL)  # packages of others, described by one sentence together
@@ -151,6 +157,12 @@ def test_any_seed_fits(seed: int) -> None:
     assert _mistakes(_content(report(result("shift", Status.PASS), seed=seed))) == []
 
 
+@pytest.mark.parametrize("model", [nn.Identity(), nn.LazyLinear(3), nn.Linear(1, 1)])
+def test_any_subject_fits(model: nn.Module) -> None:
+    subject = measure_subject(Pipeline(model), only=["shift"], skip=["loss"], fast=True)
+    assert _mistakes(_content(report(subject=subject))) == []
+
+
 def _put(*path: Any, value: Any) -> Callable[[Any], None]:
     def mutate(content: Any) -> None:
         *parents, last = path
@@ -182,6 +194,15 @@ MUTATIONS = {
     "seed as a fraction": _put("seed", value=0.5),
     "no figure": _drop("debug", "initial_loss"),
     "a figure in words": _put("debug", "initial_loss", value="about 3"),
+    "no subject": _drop("subject"),
+    "no digest of weights": _drop("subject", "weights_sha256"),
+    "a digest in capitals": _put("subject", "weights_sha256", value="A" * 64),
+    "a short digest": _put("subject", "train_ids_sha256", value="a" * 63),
+    "a digest as a number": _put("subject", "val_ids_sha256", value=3),
+    "parameters below none": _put("subject", "parameters", value=-1),
+    "a misspelt part of the subject": _put("subject", "weights", value=None),
+    "one check by name": _put("subject", "options", "only", value="shift"),
+    "no option of fast": _drop("subject", "options", "fast"),
     "a range of one id": _put("debug", "token_range", value=[0]),
     "a note that is none": _put("notes", value=[None]),
     "no threads": _put("environment", "threads", value=0),

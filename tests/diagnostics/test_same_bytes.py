@@ -78,6 +78,9 @@ def test_two_processes_write_the_same_bytes(tmp_path: Path) -> None:
     one = _report(tmp_path / "here", 3)
     other = _report(tmp_path / "another folder", 5)
     assert one == other
+    digests = [value for name, value in json.loads(one)["subject"].items() if "sha256" in name]
+    assert len(digests) == 3
+    assert None not in digests
     results = _results(one)
     assert "<object object at 0x...>" in results["evaluation"]["claim"]
     assert "'<temporary>/" in results["checkpoint"]["claim"]

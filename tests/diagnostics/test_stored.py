@@ -66,6 +66,16 @@ def test_version_1_had_no_kind() -> None:
     old = {name: value for name, value in CONTENT.items() if name != "kind"}
     old["schema_version"] = 1
     assert load_report(json.dumps(old)) == old
+    del old["subject"]
+    assert load_report(json.dumps(old)) == old
+    old["subject"] = []
+    assert "subject must be an object, got a list" in _refused(json.dumps(old))
+
+
+def test_a_subject_is_read_whatever_else_a_later_release_writes_in_it() -> None:
+    subject = {"weights_sha256": None, "text_sha256": "0" * 64, "model": "GPT", "device": "cpu"}
+    changed = _changed("subject", value=subject)
+    assert load_report(changed)["subject"] == subject
 
 
 def test_checks_stages_and_fields_of_a_later_release_are_read() -> None:
@@ -222,6 +232,11 @@ def test_versions_that_are_not_known(version: Any, message: str) -> None:
         (("results", 0, "claim_facts"), [], "results[0].claim_facts must be an object, got a list"),
         (("results", 1, "seconds"), "1 s", "results[1].seconds must be a number, got a string"),
         (("results", 1, "check"), "shift", "holds two results of 'shift'"),
+        (("subject",), None, "subject must be an object, got null"),
+        (("subject",), {"weights_sha256": 1}, "subject.weights_sha256 must be a string or null"),
+        (("subject",), {"weights_sha256": "A" * 64}, "must be 64 hexadecimal digits or null, got"),
+        (("subject",), {"\x1b_sha256": "a"}, "subject.\\x1b_sha256 must be 64 hexadecimal digits"),
+        (("subject",), {"options": []}, "subject.options must be an object, got a list"),
         (("passed",), True, "says that passed is true, and its results say the opposite"),
         (("first_failure",), "loss", "names 'loss' as its first failure, and no such result"),
         (("first_failure",), "none", "names 'none' as its first failure, and no such result"),

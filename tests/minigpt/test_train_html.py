@@ -16,6 +16,7 @@ import torch
 from diagnostics.page import _run_writer
 from minigpt import prepare, train, trainer
 from minigpt._cli import run_command
+from minigpt._run_files import RunFiles
 from minigpt.checkpoint import load_checkpoint
 from minigpt.parallel import Team
 from minigpt.train import _page
@@ -250,6 +251,31 @@ class TestResume:
         assert [step for step, _ in memory["series"]["validation_loss"]] == [0, 6, 12, 18, 20]
         assert "Samples and messages from before step 9 are not known here" in text_of()
         assert memory["judged_updates"] == 20
+
+    def test_a_warning_before_the_first_step_does_not_cost_the_page(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It is shown once the page has taken up what was there."""
+        run_train("--html=run.html", "--stop-after=9")
+        start = RunFiles.start
+
+        def warned(self: RunFiles, *arguments: Any) -> None:
+            self.on_warning("the folder cannot be locked")
+            start(self, *arguments)
+
+        monkeypatch.setattr(RunFiles, "start", warned)
+        assert run_train("--html=run.html", "--resume", "--stop-after=10") == 0
+        memory = remembered()
+        assert [step for step, _ in memory["series"]["train_loss"]] == list(range(1, 11))
+        assert memory["events"] == [{"claim": "the folder cannot be locked"}]
+
+    def test_a_log_that_lost_its_rows_makes_no_other_run_of_it(self) -> None:
+        """Numbers of the log that are not those of the page: the page is of another run."""
+        run_train("--html=run.html", "--stop-after=9")
+        Path("checkpoints/mini_gpt_log.jsonl").write_text('{"step": 0, "validation_loss": 1.0}\n')
+        assert run_train("--html=run.html", "--resume", "--stop-after=10") == 0
+        assert "does not hold the rows of this run until step 9" in text_of()
+        assert "Samples and messages from before step 9 are not known here" in text_of()
 
     def test_a_run_that_is_over_keeps_its_page(self) -> None:
         run_train("--html=run.html")

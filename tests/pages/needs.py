@@ -22,7 +22,7 @@ def package(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError:
         return _missing(
-            f"{name.partition('.')[0]} is not installed: python -m pip install -e '.[pages]'"
+            f"{name.partition('.')[0]} is not installed: python -m pip install -e '.[test,pages]'"
         )
 
 

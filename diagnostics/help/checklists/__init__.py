@@ -98,7 +98,7 @@ def _mark(item: Item, facts: Facts) -> Mark:
         return MEASURES[item.measure](facts)
     if not item.checks:
         return Mark(OPEN)
-    finding = weigh(facts.results, item.checks, item.reasons, judged=item.judged)
+    finding = weigh(facts.results, item.checks, item.reasons, judged=item.judged, also=item.also)
     if finding.standing is Standing.UNMEASURED and finding.by is None and not item.judged:
         return Mark(OPEN)
     boxes = {Standing.REFUTED: RIGHT, Standing.STANDS: WRONG}

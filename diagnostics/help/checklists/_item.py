@@ -10,7 +10,7 @@ class Item:
     """One thing to tick.
 
     text: what is right where it is ticked.    look: how a person finds out.
-    checks, reasons, judged: as of a suspect: all checks passing ticks the item.
+    checks, reasons, also, judged: as of a suspect: all checks passing ticks the item.
     measure: the name of a measurement in `_marks.MEASURES`, for what no check measures.
     """
 
@@ -18,5 +18,6 @@ class Item:
     look: str
     checks: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
     judged: str = ""
     measure: str = ""

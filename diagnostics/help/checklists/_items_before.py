@@ -18,16 +18,23 @@ BEFORE = (
     Item(
         text="the tokenizer gives every text back",
         checks=("roundtrip",),
+        also=("text.characters_lost",),
         look="python -m diagnostics --only roundtrip",
     ),
     Item(
         text="tokenizer, ids and checkpoint belong together, by fingerprint",
         checks=("fingerprint",),
+        also=("text.other_tokenizer",),
         look="python -m diagnostics --only fingerprint",
     ),
     Item(
         text="every id lies in 0 to V - 1",
         checks=("range",),
+        also=(
+            "batches.ids",
+            "batches.wrapped_ids",
+            "text.wrapped",
+        ),
         look="python -m diagnostics --only range",
     ),
     Item(
@@ -43,11 +50,17 @@ BEFORE = (
     Item(
         text="every target is the next token, the last one too",
         checks=("shift",),
+        also=(
+            "honesty.targets_are_known",
+            "loss.shifted_twice",
+            "training_step.shifted_again",
+        ),
         look="python -m diagnostics --only shift",
     ),
     Item(
         text="batches are (B, T) int64 on the model's device, and differ from call to call",
         checks=("batches",),
+        also=("training_step.same_batch",),
         look="python -m diagnostics --only batches",
     ),
     Item(
@@ -58,6 +71,10 @@ BEFORE = (
     Item(
         text="the loss is the mean cross-entropy in nats",
         checks=("loss",),
+        also=(
+            "training_step.other_loss",
+            "training_step.sum",
+        ),
         look="python -m diagnostics --only loss",
     ),
     Item(
@@ -75,6 +92,13 @@ BEFORE = (
     Item(
         text="no prediction sees its own future, or another row",
         checks=("causal_independence", "batch_independence"),
+        also=(
+            "padding.causal_mask_lost",
+            "prefix.reads_ahead",
+            "modes.targets_leak",
+            "honesty.sees_the_future",
+            "honesty.not_causal",
+        ),
         look="python -m diagnostics --only causal_independence batch_independence",
     ),
     Item(
@@ -90,6 +114,12 @@ BEFORE = (
     Item(
         text="each step uses the gradient of its own batch, once",
         checks=("training_step",),
+        also=(
+            "accumulation.not_cleared",
+            "accumulation.cleared_gradient",
+            "accumulation.only_last",
+            "accumulation.steps_twice",
+        ),
         look="python -m diagnostics --only training_step",
     ),
     Item(

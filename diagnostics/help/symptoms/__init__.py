@@ -22,6 +22,8 @@ from diagnostics.help.symptoms._walk import render_walk
 
 SHOWN_MAX = 60  # characters of what somebody wrote that are shown again
 LIST = "list"
+NEAR_MAX = 3
+COMMON = frozenset({"loss", "train", "text", "value", "always", "run", "after"})  # in many phrases
 
 
 def find_symptoms(text: str) -> tuple[Symptom, ...]:
@@ -43,6 +45,22 @@ def find_symptoms(text: str) -> tuple[Symptom, ...]:
         and not any(fitting[symptom.name] < other for other in fitting.values())
     ]
     return tuple(sorted(found, key=lambda s: -len(fitting[s.name])))  # stable: then by the table
+
+
+def near_symptoms(text: str) -> tuple[Symptom, ...]:
+    """Return up to three symptoms of which one meaning of a phrase is missing in the words.
+
+    A phrase counts where at least two of its meanings are there, one of them a telling one.
+    """
+    asked = read_meanings(text)
+    shared: dict[str, int] = {}
+    for symptom in SYMPTOMS.values():
+        for phrase in map(read_meanings, symptom.phrases):
+            both = phrase & asked
+            if len(phrase - asked) == 1 and len(both) > 1 and both - COMMON:
+                shared[symptom.name] = max(shared.get(symptom.name, 0), len(both))
+    nearest = sorted(shared, key=lambda name: -shared[name])[:NEAR_MAX]  # stable
+    return tuple(SYMPTOMS[name] for name in nearest)
 
 
 def guide(symptom: Symptom | str, *, text: str = "") -> str:
@@ -70,13 +88,13 @@ def answer_symptom(text: str, report_content: Mapping[str, Any] | None = None) -
     With a report, one symptom is walked by what the report measured. Raises ValueError for content
     that is no report.
     """
-    if text.strip().casefold() == LIST:
+    if text.strip().casefold() in ("", LIST):
         return render_list()
     found = find_symptoms(text)
     if not found:
         shown = text if len(text) <= SHOWN_MAX else text[:SHOWN_MAX] + "..."
         asked = say('No symptom of the list fits "{text}".', text=shown)
-        return render_list(asked)
+        return render_list(asked, near=near_symptoms(text))
     if len(found) > 1:
         return render_choice(found)
     if report_content is None:

@@ -11,6 +11,7 @@ from diagnostics.help.symptoms._symptom import Lead, Symptom
 from diagnostics.help.symptoms._symptom_table import SUSPECTS, TOPICS
 
 _COMMAND = "python "
+_CHECK = "python -m diagnostics "
 _LABEL = 9  # "   check " and the like
 REPORT = "report.json"
 
@@ -24,9 +25,13 @@ def render_guide(symptom: Symptom, numbers: Numbers) -> str:
     return "\n".join(lines)
 
 
-def render_list(first: str = "") -> str:
-    """Render all symptoms by topic, after a first sentence."""
+def render_list(first: str = "", near: Sequence[Symptom] = ()) -> str:
+    """Render all symptoms by topic, after a first sentence and the ones that come near."""
     lines = lines_of("", first) if first else []
+    if near:
+        lines.append("near it:")
+        for symptom in near:
+            lines += lines_of(f"  {symptom.name:<24}", symptom.title)
     for topic, symptoms in TOPICS.items():
         lines += ["", topic] if lines else [topic]
         for symptom in symptoms:
@@ -74,7 +79,7 @@ def _render_lead(number: int, lead: Lead) -> list[str]:
 def _step(step: str) -> list[str]:
     """A command stays on one line, to be copied; a sentence is wrapped."""
     if step.startswith(_COMMAND):
-        return [f"{_label('check')}{step}"]
+        return [f"{_label('check' if step.startswith(_CHECK) else 'try')}{step}"]
     return lines_of(_label("look"), step)
 
 
@@ -87,7 +92,7 @@ def _closing(symptom: Symptom) -> list[str]:
     lines = lines_of(
         "",
         "Mend the first that shows, change nothing else, and measure again. For a pipeline of your "
-        "own add --target FILE:FUNCTION to each check. All of it in one go:",
+        "own add --target FILE:FUNCTION after `python -m diagnostics`. All checks in one go:",
     )
     if checks:
         lines.append(f"    python -m diagnostics --json {REPORT}")

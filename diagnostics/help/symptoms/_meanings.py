@@ -12,13 +12,29 @@ SEVERAL_WORDS = (
         r"((?:gpt|model|network|net|dataset|data|corpus|vocab\w*|batch(?:es)?|gpu|context)\b)",
         r"\1",
     ),
-    (r"\bhow long\b|\bno matter how\b|\ba little\b|\bas long as\b", ""),
+    (r"\bhow long\b|\bno matter (?:how|what|which)\b|\ba little\b|\bas long as\b", ""),
+    (r"\b(?:refuses?|fails?|failed|failing|unable|struggles?|struggling) to\b", "not"),
     # curves
+    (r"\b(?:training|learning|loss) curves?\b(?! is the same)", "train loss"),
+    (r"\bvalidation curves?\b", "validation loss"),
+    (r"\b(?:no|zero|little|any) (?:progress|improvement|learning|change)\b", "stuck unlearnt"),
+    (
+        r"\b(?:not|never|dont|doesnt|wont|cant|cannot|didnt) (?:go|get|gets|rise|climb|move)s? "
+        r"(?:above|over|higher|past|beyond)\b",
+        "norise",
+    ),
+    (r"\s<\s", "below"),
+    (r"\s>\s", "above"),
+    (r"\bmixed up\b|\bjumbled\b|\bscrambled\b", "wrong"),
     (r"\bup and down\b|\ball over the place\b", "swings"),
     (r"\b(?:go|goes|going|went|gone|come|coming|comes|get|gets|getting)\s+down\b", "falls"),
     (r"\b(?:blow|blows|blew|blown|blowing)\s+up\b", "explodes"),
     (r"\b(?:go|goes|going|went|gone|shoot|shoots|shot|creeps?)\s+up\b", "rises"),
-    (r"\bsame (?:loss|curve)\b", "samecurve"),
+    (
+        r"\bsame (?:loss|curve)\b|\b(?:loss|curve)s? (?:is|are|stays?) (?:exactly )?the same\b",
+        "samecurve",
+    ),
+    (r"\b(?:does|do|did|doing) nothing\b", "stuck"),
     (r"\bstopped (?:working|training)\b", "fails"),
     (r"\bno longer\b", "stopped"),
     (r"\btoo good to be true\b", "toogood"),
@@ -30,7 +46,11 @@ SEVERAL_WORDS = (
     (r"\bstuck (?:repeating|repeats)\b", "repeats"),
     (r"\bsame (?:words?|tokens?|letters?|characters?|sentences?|phrases?|lines?)\b", "repeats"),
     (r"\bsame (?:text|output|answer|thing)s?\b", "sametext"),
-    (r"\bonly (?:one|a single) (?:token|class|letter|word)\b|\bsame class\b", "oneclass"),
+    (
+        r"\bonly (?:one|a single) (?:token|class|letter|word)\b|\bsame class\b"
+        r"|\b(?:most (?:common|frequent)|majority) (?:class|token|letter|character|word)\b",
+        "oneclass",
+    ),
     (r"\bspaces only\b|\bonly (?:white)?spaces?\b", "oneclass"),
     (r"\b(?:not|doesnt|dont|didnt) (?:really )?make (?:any |much )?sense\b", "garbage"),
     (r"\b(?:makes?|making) (?:no|little|zero) sense\b|\bfalls? apart\b", "garbage"),
@@ -46,7 +66,9 @@ SEVERAL_WORDS = (
     (r"\bbatch(?: ?size)?(?: of)? (?:1|one)\b(?! epoch)", "batchone"),
     (r"\b(?:one|1|a|the|single|same)\s+(?:single\s+)?(?:mini ?)?batch\b(?! size)", "onebatch"),
     (r"\bmini ?batch\b", "batch"),
+    (r"\bfit\s+(?:even\s+)?onebatch\b", "overfit onebatch"),
     (r"\bover ?fit(?:s|ted|ting)?\b", "overfit"),
+    (r"\boverfit tests?\b", "overfit"),
     (r"\bunder ?fit(?:s|ted|ting)?\b", "underfit"),
     (r"\bcross ?entropy\b", "loss"),
     (r"\b(?:at )?(?:step|epoch|iteration) (?:0|zero)\b", "initial"),
@@ -62,6 +84,7 @@ SEVERAL_WORDS = (
     ),
     (r"\blearning rate\b", "rate"),
     (r"\b(?:each|every) (?:time|run)\b|\beverytime\b|\ball the time\b", "always"),
+    (r"\b(?:two|both|identical|repeated) runs\b", "identical runs"),
     # gradients, running
     (r"\bgrad(?:ient)? norms?\b", "gradient"),
     (
@@ -69,7 +92,7 @@ SEVERAL_WORDS = (
         r" (?:(?:get|have|receive)s? )?(?:any |an? )?)grad(?:ient)?s?\b",
         "gradient none",
     ),
-    (r"\bout of (?:\w+ )?memory\b|\boom\b", "memory exhausted"),
+    (r"\bout of (?:\w+ )?(?:memory|vram|ram)\b|\boom\b", "memory exhausted"),
     (r"\bout of (?:range|bounds?)\b|\bindex ?error\b", "index outofrange"),
     (r"\bdevice side\b", "deviceside"),
     (r"\bsame device\b|\b(?:two|different|multiple) devices\b", "otherdevice"),
@@ -91,13 +114,16 @@ MEANINGS = {
     "train": "train training trained",
     "validation": "validation val valid validate dev eval evaluation evaluate test heldout",
     "accuracy": "accuracy acc",
-    "fall": "fall falls fell drop drops decrease decline reduce descend shrink sink minimise minimize",
+    "fall": "fall falls fell drop drops decrease decline reduce descend shrink sink "
+    "minimise minimize",
     "rise": "rise rises rose increase grow grows climb raise",
-    "explode": "explode explosion diverge divergence unstable",
+    "explode": "explode explosion skyrocket soar diverge divergence unstable",
     "stable": "stable",
     "jump": "jump jumps spike spikes",
     "swing": "swing swings noisy oscillate bounce fluctuate jagged wobble wiggly erratic",
-    "stuck": "stuck flat constant stay stays stand stands frozen unchanged sits",
+    "stuck": "stuck flat flatline flatlines constant stay stays hover hovers remain remains stand "
+    "stands frozen unchanged sits",
+    "norise": "norise",
     "stall": "stall stalls plateau stagnate saturate",
     "learn": "learn learns learning learnt converge improve improves improvement progress memorise "
     "memorize memorised",
@@ -108,13 +134,14 @@ MEANINGS = {
     "high": "high large larger largest big huge above higher bigger",
     "below": "below lower less better under smaller",
     "worse": "worse worst worsen degrade degrades deteriorate collapse",
-    "start": "start starts starting initial initially initialized initialised init first begin begins "
-    "began beginning fresh",
+    "start": "start starts starting initial initially initialized initialised init untrained first "
+    "begin begins began beginning fresh",
     "slow": "slow slower sluggish",
     "slowly": "slowly",
     "speed": "speed throughput tps",
     "fast": "fast faster quick quickly",
-    "text": "text sample samples output generation generate generated generates writes write",
+    "text": "text produce produces sample samples output generation generate generated generates "
+    "writes write",
     "repeat": "repeat repeats repetition repetitive repeating",
     "loop": "loop loops looping",
     "garbage": "garbage gibberish nonsense rubbish chaos chaotic random junk bad incoherent noise "
@@ -154,10 +181,11 @@ MEANINGS = {
     "expected": "expected expect",
     "dtype": "dtype dtypes",
     "otherdevice": "otherdevice device devices",
-    "character": "character characters char chars letter letters accent accents accented umlaut capital",
+    "character": "character characters char chars letter letters accent accents accented "
+    "umlaut capital",
     "wrong": "wrong incorrect exchanged swapped broken broke cipher unknown",
     "end": "end ends stop stops ending stopped finish finishes terminate terminates",
-    "early": "early soon",
+    "early": "early soon before",
     "empty": "empty",
     "short": "short shorter",
     "fewer": "fewer",
@@ -189,17 +217,22 @@ MEANINGS = {
     "finite": "finite",
     "afterblock": "afterblock",
     "matter": "matter matters affect influence depend depends care cares use uses",
+    "reach": "reach reaches reached",
+    "help": "help helps",
+    "optimizer": "optimizer optimiser",
+    "identical": "identical",
     "forget": "forget forgets forgot",
 }
 
 NEGATIONS = (
-    "not never no dont doesnt isnt wont cant cannot didnt arent hardly barely nothing without wasnt "
-    "havent hasnt couldnt wouldnt neither nor aint dosnt dosent"
+    "not never no non dont doesnt isnt wont cant cannot didnt arent hardly barely nothing without "
+    "wasnt havent hasnt couldnt wouldnt neither nor aint dosnt dosent"
 )
 
 # "not" and, within three words, one of these meanings: what it says together, one or two meanings
 NEGATED = {
     "fall": "stuck",
+    "rise": "norise",
     "learn": "stuck unlearnt",
     "move": "stuck",
     "finite": "nan",
@@ -209,7 +242,9 @@ NEGATED = {
     "end": "endless",
     "good": "garbage",
     "fast": "slow",
-    "below": "high",
+    "below": "high stall",
+    "reach": "stuck unreached",
+    "help": "high stall",
     "matter": "ignore",
     "overfit": "stuck",
     "stable": "explode",
@@ -218,9 +253,9 @@ NEGATED = {
     "low": "high",
 }
 # Meanings of what is seen: denied, they say nothing. "It is not NaN, but ..."
-DENIABLE = frozenset(
-    "nan stuck explode rise jump swing stall repeat garbage slow worse high hang toogood wrong uniform "
-    "loop fail ignore clip mismatch unrepeatable gap".split()
+DENIABLE = (
+    "nan stuck explode jump swing stall repeat garbage slow worse high hang toogood wrong "
+    "uniform loop fail ignore clip mismatch unrepeatable gap"
 )
 # "stop" and one of these: it was there before
 STOPPED = {"fall": "stall", "learn": "stall"}

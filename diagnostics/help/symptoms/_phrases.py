@@ -21,13 +21,13 @@ from diagnostics.help.symptoms._spelling import ORDINARY, closest
 CHARACTERS_MAX, WORDS_MAX = 1000, 120  # of what somebody writes; a symptom is a sentence
 REACH = 3  # words between "not" and what it denies: "is not really going down"
 BREAK = "|"  # between two clauses, where "not" ends
-_NEGATIONS = frozenset(NEGATIONS.split())
+_NEGATIONS, _DENIABLE = frozenset(NEGATIONS.split()), frozenset(DENIABLE.split())
 _SEVERAL_WORDS = tuple((re.compile(pattern), f" {word} ") for pattern, word in SEVERAL_WORDS)
 # a sample of text that repeats itself, pasted in: "the the the the", "eeeeeeee"
 _SAME_WORD = re.compile(
     r"\b(?!nan|inf|very|so|no|too|really|please|help|why)([a-z]+)(?:\W+\1\b){2,}"
 )
-_SAME_LETTER = re.compile(r"\b([a-z])\1{4,}\b")
+_SAME_LETTER = re.compile(r"\b([a-z])\1{4,199}\b")
 _CAMEL_CASE = re.compile(r"(?<=[a-z])(?<!\bNa)(?=[A-Z][a-z])")  # OutOfMemoryError
 _CLAUSE_END = re.compile(r"[,;:!?]|\.(?=\s|$)|\b(?:but|and|then|however|though|although|yet)\b")
 
@@ -68,7 +68,7 @@ def _meanings_of(words: Sequence[str]) -> list[str]:
                 meanings.append("fail")
             continue
         meaning = _meaning_of(word)
-        if meaning is None or (denied and meaning in DENIABLE):
+        if meaning is None or (denied and meaning in _DENIABLE):
             continue
         if denied and meaning in NEGATED:
             meanings += NEGATED[meaning].split()

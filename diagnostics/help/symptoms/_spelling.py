@@ -11,26 +11,27 @@ from collections.abc import Collection
 LETTERS_MIN, LETTERS_LONG = 5, 8  # shorter words are too near to one another: seed, need, feed
 
 # ordinary words that one slip turns into a word of a symptom: files -> fails, false -> falls
-ORDINARY = frozenset(
+_ORDINARY = (
     "a about absence accept accepted accepts accident account accounts again also an another are "
     "at away based bath been being between black blow bound bounded branch branches bug bugs by "
     "called charge choose chose choosing clash code coding contained contains continuous convert "
     "converted converts corpus count counting coverage crush curve deadline descent diff do does "
-    "doing encode encoding encodings epoch epochs even expand fellow fellows file files fill fills "
-    "fine followers for forge from general generally generator generators grades grass hands has "
-    "have how hundred i in indicates indirect inference init into is it iteration iterations its "
-    "just latter leads like line lines loader loaders logged logs look looked looks loose made "
-    "make makes many march master math me more most much multiple multiply my need needs number "
-    "numbers of ones only or other parse parsed parsing pass passes paste perimeter place plate "
-    "points probes product production products progress promote rather read reading reads "
-    "regular reported reporting respect respects same say saying says seem seemed seems sees "
-    "sentence several shake shall share shared shares shot should sides simple single sites some "
-    "sort sorted sorting sorts speed speeds stack stacks stale stars stat state stated states step "
-    "stepped steps stick still stock string strings stripped struck such than that the their them "
-    "then there these they thing things think this those thousand time times to token tokens two "
-    "under underline value values very vocab vocabulary was watch we were what when where which "
-    "while white why will with word words work works would wrap wrapped you your".split()
+    "doing encode encoding encodings epoch epochs even expand fellow fellows file files fill "
+    "fills fine followers for forge from general generally generator generators grades grass "
+    "hands has have how hundred i in indicates indirect inference into is it iteration iterations "
+    "its just latter leads like line lines loader loaders logged logs look looked looks loose "
+    "made make makes many march master math me more most much multiple multiply my need needs of "
+    "ones only or parse parsed parsing pass passes paste perimeter place plate points probes "
+    "product production products promote rather read reading reads regular reported reporting "
+    "respect respects same say saying says seem seemed seems sees sentence several shake shall "
+    "share shared shares shot should sides simple single sites some sort sorted sorting sorts "
+    "speeds stack stacks stale stars stat state stated states step stepped steps stick still "
+    "stock string strings stripped struck such than that the their them then there these they "
+    "thing things think this those thousand time times to token tokens two underline value values "
+    "very vocab vocabulary was watch we were what when where which while white why will with word "
+    "words would wrap wrapped you your"
 )
+ORDINARY = frozenset(_ORDINARY.split())
 
 
 def closest(word: str, known: Collection[str]) -> str | None:

@@ -43,7 +43,7 @@ RUN_SUSPECTS = (
             "Search 40 characters of the sample in the training text.",
             "Compare train_loss with validation_loss at the end of checkpoints/mini_gpt_log.jsonl.",
         ),
-        action="generate with the best checkpoint by validation; take more text before more steps",
+        action="generate with the best checkpoint by validation",
     ),
     Suspect(
         name="prompt_unlike",
@@ -105,6 +105,7 @@ RUN_SUSPECTS = (
             "modes.resets_random_state",
             "modes.weights_changed",
         ),
+        also=("generation.resets_random_state",),
         action="keep no tensor of one call for the next, and seed nothing inside forward",
         exercise="break_modes",
     ),

@@ -87,7 +87,7 @@ USE_SUSPECTS = (
             "resume.step_off_by_one",
             "resume.random_state",
         ),
-        action="save the optimizer, the step and the random states; load them after the optimizer",
+        action="save the optimizer's state, the step and the random states beside the weights",
         exercise="break_resume",
     ),
     Suspect(
@@ -102,6 +102,11 @@ USE_SUSPECTS = (
         name="checkpoint_lossy",
         what="a checkpoint that does not give the same model back",
         checks=("checkpoint",),
+        also=(
+            "resume.weights",
+            "resume.buffers",
+            "resume.untied",
+        ),
         action="save, load and compare the logits of one batch, before anything long is trained",
         exercise="break_checkpoint",
     ),
@@ -164,7 +169,7 @@ USE_SUSPECTS = (
             "generation.remembers",
             "generation.keeps_first_block",
         ),
-        action="append each new token to ids, read all of them, start each call with a new cache",
+        action="generate greedily without a cache, reading all of ids at each step, and compare",
         exercise="break_generation",
     ),
     Suspect(

@@ -12,6 +12,8 @@ class Suspect:
     name: its key in the table.    what: a noun phrase for people.
     checks: of the catalogue; all of them passing strikes the suspect. Empty: none measures it.
     reasons: the ids with which those checks name this suspect; empty means any of theirs.
+    also: reasons of further checks that name it, too: such a failure keeps it from being struck,
+    and they need not have run. Past an evaluation that leaves eval mode on, a step is in eval mode.
     judged: "fresh" or "trained" where `initial_loss` speaks of it for such weights only.
     settled: False where a pass does not strike it, because the checks see a part of it only: five
     steps of a run, one process of several, the weights of one moment.
@@ -24,6 +26,7 @@ class Suspect:
     action: str
     checks: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
     judged: str = ""
     settled: bool = True
     look: tuple[str, ...] = ()

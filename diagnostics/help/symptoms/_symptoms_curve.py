@@ -15,6 +15,7 @@ CURVE_SYMPTOMS = (
             "single batch loss stuck",
             "one batch not memorised",
             "does not overfit one batch",
+            "overfit one batch stuck",
             "overfit test fails",
             "overfit one batch stays at ln V",
         ),
@@ -38,6 +39,9 @@ CURVE_SYMPTOMS = (
             "one batch loss falls then rises",
             "single batch loss explodes",
             "overfit one batch nan",
+            "one batch nan",
+            "one batch nan after some steps",
+            "one batch not finite",
             "overfit curve rises",
         ),
         leads=(
@@ -83,7 +87,6 @@ CURVE_SYMPTOMS = (
             "overfit one batch reaches zero",
             "one batch loss zero accuracy 1",
             "one batch accuracy 1",
-            "single batch memorised",
             "one batch loss is low",
         ),
         note="It is what the test is for: learning is possible. It says little about right and "
@@ -106,6 +109,7 @@ CURVE_SYMPTOMS = (
             "grad is None",
             "parameter does not get a gradient",
             "weights do not change",
+            "optimizer does nothing",
             "does not require grad",
             "element 0 of tensors does not require grad",
         ),

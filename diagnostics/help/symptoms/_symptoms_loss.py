@@ -8,7 +8,8 @@ LOSS_SYMPTOMS = (
     Symptom(
         name="loss_stuck",
         title="the training loss does not fall",
-        looks="After some hundred steps the loss is still within 0.1 nats of where it began.",
+        looks="For some hundred steps the loss has moved by less than 0.1 nats: it is where it "
+        "began, or no better than what single letters or pairs of letters give.",
         about="uniform",
         phrases=(
             "loss stuck",
@@ -62,12 +63,14 @@ LOSS_SYMPTOMS = (
             "loss falls slow",
             "loss plateau",
             "loss stops falling",
+            "learning stalls",
             "loss stops too high",
             "training converges slowly",
             "learns slowly",
             "model learns slow",
             "learning rate too low",
             "loss no longer improves",
+            "does not get below 2.5",
         ),
         note="Letters: about 3.3 nats are single letters, about 2.5 pairs of letters; a small GPT "
         "on ordinary prose gets below 2.",
@@ -105,11 +108,11 @@ LOSS_SYMPTOMS = (
         leads=(
             Lead("loss_scaled", "The loss is a multiple of ln V: a sum, or another unit."),
             Lead("loss_other", "The cross-entropy of the logits is near ln V."),
-            Lead("start_too_wide", "The logits of fresh weights spread by more than 1."),
+            Lead("start_too_wide", "The logits of fresh weights have a deviation above 1."),
             Lead(
                 "module_not_finite", "The size of outputs grows from block to block.", settled=True
             ),
-            Lead("weights_not_loaded", "Weights of another text or tokenizer were loaded."),
+            Lead("weights_of_other_text", "A checkpoint was loaded before the first step."),
         ),
     ),
     Symptom(
@@ -126,9 +129,11 @@ LOSS_SYMPTOMS = (
             "loss begins low",
         ),
         leads=(
-            Lead("weights_not_loaded", "The weights are not fresh: a checkpoint came in."),
+            Lead("not_fresh", "The loss on real text is low, and on random tokens it is not."),
             Lead("targets_identical", "Targets are the inputs, and tied weights favour the input."),
-            Lead("loss_scaled", "The loss is divided once too often, or in base 2 or 10."),
+            Lead(
+                "loss_scaled", "The loss is divided once too often, or its logarithm has base 10."
+            ),
             Lead("loss_counts_padding", "Ignored targets count in the mean, with a loss of 0."),
             Lead("start_too_low", "Random tokens show the same: the model has the answer."),
             Lead("sees_future", "Logits change when a later token is replaced."),

@@ -47,6 +47,7 @@ TEXT_SYMPTOMS = (
             "generated text makes no sense",
             "model writes nonsense",
             "samples are garbage",
+            "text is garbage at a loss of 1.4",
         ),
         note="A model of some hundred steps writes letters and no words: that is its age and no "
         "bug. At 2.5 nats per letter it knows pairs of letters.",
@@ -75,6 +76,7 @@ TEXT_SYMPTOMS = (
             "small loss bad generation",
             "good validation loss bad text",
             "loss almost zero but garbage",
+            "text is garbage at a loss of 1.4",
         ),
         note="The loss is right about its own question: find out whether the question or the "
         "generator is wrong.",
@@ -103,6 +105,7 @@ TEXT_SYMPTOMS = (
             "same text for every prompt",
             "output has nothing to do with the prompt",
             "prompt has no effect",
+            "text does not change with the prompt",
             "prompt does not matter",
             "forgets the beginning",
         ),

@@ -65,7 +65,7 @@ VALIDATION_SYMPTOMS = (
         leads=(
             Lead("validation_leaks", "Long runs of validation tokens stand in the training text."),
             Lead("validation_other", "The validation text is easier: tables, one topic."),
-            Lead("dropout_high", "Measured in eval mode, the training loss is the lower one."),
+            Lead("dropout_in_loss", "Measured in eval mode, the training loss is the lower one."),
             Lead("evaluation_other", "The evaluation computes another number than the step."),
         ),
     ),
@@ -81,6 +81,7 @@ VALIDATION_SYMPTOMS = (
             "evaluation different each time",
             "same checkpoint different validation loss",
             "evaluation not repeatable",
+            "evaluation is random",
         ),
         leads=(
             Lead("eval_random", "Logits in eval mode differ from call to call."),
@@ -103,6 +104,8 @@ VALIDATION_SYMPTOMS = (
             "good on training and bad on validation",
             "validation loss does not improve",
             "validation stuck",
+            "validation not better",
+            "validation loss not below",
             "low training loss and high validation loss",
             "training loss 0.01 and validation loss 5",
             "validation loss much higher than training",

@@ -52,7 +52,12 @@ def _weigh(number: int, lead: Lead, results: Mapping[str, Measured]) -> _Step:
     suspect = SUSPECTS[lead.suspect]
     settled = suspect.settled or lead.settled
     finding = weigh(
-        results, suspect.checks, suspect.reasons, judged=suspect.judged, settled=settled
+        results,
+        suspect.checks,
+        suspect.reasons,
+        judged=suspect.judged,
+        settled=settled,
+        also=suspect.also,
     )
     return _Step(number, lead, suspect, finding)
 

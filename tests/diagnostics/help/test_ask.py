@@ -258,6 +258,29 @@ def test_the_ten_figures_are_there_and_a_long_list_is_cut() -> None:
     assert "initial loss             not measured" in figures
 
 
+def test_what_was_measured_stands_below_the_figures_with_short_digests() -> None:
+    subject = {"model": "GPT", "parameters": 10_000, "weights_sha256": "ab" * 32}
+    subject |= {"val_ids_sha256": None, "options": {"only": None, "skip": ["loss"], "fast": True}}
+    text = write_help_request(content(SHIFT) | {"subject": subject}, command="x")
+    assert section(text, "Figures of the run").partition("Measured on, and how:\n\n")[2] == (
+        "```text\n"
+        "model                    GPT\n"
+        "parameters               10,000\n"
+        "weights, SHA-256         abababababab...\n"
+        "validation ids, SHA-256  not known\n"
+        "only                     all\n"
+        "skip                     loss\n"
+        "fast                     yes\n"
+        "```"
+    )
+
+
+@pytest.mark.parametrize("known", [{}, {"subject": {}}, {"subject": {"tomorrow": 1}}])
+def test_a_report_without_a_subject_asks_without_it(known: dict[str, Any]) -> None:
+    old = {name: value for name, value in content(SHIFT).items() if name != "subject"}
+    assert "Measured on" not in write_help_request(old | known, command="x")
+
+
 def test_the_checklist_says_how_to_find_the_latest_version() -> None:
     text = request(SHIFT)
     assert "`python -m pip list --outdated`" in section(text, "Before posting")
@@ -389,6 +412,11 @@ def test_hostile_text_stays_in_spans_and_fences() -> None:
     skip = verdict(Status.SKIP, "padding.missing_part", HOSTILE, next_step=HOSTILE)
     warn = verdict(Status.WARN, f"context.{HOSTILE}", HOSTILE)
     report = content(bad, more, skip, warn, **{HOSTILE: HOSTILE})
+    report["subject"] = {
+        "model": HOSTILE,
+        "weights_sha256": HOSTILE,
+        "options": {"only": [HOSTILE]},
+    }
     report["debug"] = {HOSTILE: [HOSTILE], "b": HOSTILE}
     text = write_help_request(
         report, command=shlex.join(["x", HOSTILE]), target_source=HOSTILE, recipe=(HOSTILE,)

@@ -18,7 +18,13 @@ import pytest
 from diagnostics import CATALOG
 from diagnostics.help._evidence import Standing, read_results, weigh
 from diagnostics.help.symptoms import answer_symptom, find_symptoms, guide, walk
-from diagnostics.help.symptoms._meanings import MEANINGS, NEGATED, SEVERAL_WORDS, STOPPED
+from diagnostics.help.symptoms._meanings import (
+    DENIABLE,
+    MEANINGS,
+    NEGATED,
+    SEVERAL_WORDS,
+    STOPPED,
+)
 from diagnostics.help.symptoms._numbers import explain_values, read_numbers
 from diagnostics.help.symptoms._phrases import read_meanings
 from diagnostics.help.symptoms._symptom import Suspect, Symptom
@@ -133,6 +139,9 @@ class TestTable:
         for reason in suspect.reasons:
             assert reason.partition(".")[0] in suspect.checks
             assert f'"{reason}"' in source
+        for reason in suspect.also:
+            assert reason.partition(".")[0] in set(CATALOG) - set(suspect.checks)
+            assert f'"{reason}"' in source
 
     @pytest.mark.parametrize("command", sorted(set(commands())))
     def test_every_command_and_flag_exists(self, command: str) -> None:
@@ -146,7 +155,8 @@ class TestTable:
         assert len(found) == len(CATALOG)
         for reason in {reason for reasons in found for reason in reasons}:
             assert any(
-                reason in s.reasons or (not s.reasons and reason.partition(".")[0] in s.checks)
+                reason in (*s.reasons, *s.also)
+                or (not s.reasons and reason.partition(".")[0] in s.checks)
                 for s in SUSPECT_LIST
             ), reason
 
@@ -157,7 +167,9 @@ class TestTable:
         assert len(words) == len(set(words))
         for pattern, word in SEVERAL_WORDS:
             assert pattern.isascii()
-            assert word
+            assert word.isascii()
+        assert {*DENIABLE.split()} <= {*MEANINGS, "unrepeatable"}
+        assert not {*DENIABLE.split()} & set(NEGATED)
 
     def test_a_loss_that_does_not_fall_is_followed_from_data_to_capacity(self) -> None:
         """The order is data, model, loss, gradients, optimizer, capacity."""
@@ -329,6 +341,17 @@ class TestGuide:
             for part in (suspect.what, lead.evidence, suspect.command, suspect.action):
                 assert " ".join(part.split()) in flat
 
+    def test_a_training_run_is_tried_and_is_no_check(self) -> None:
+        text = guide("loss_stuck")
+        assert "    try      python -m minigpt.train --learning-rate 3e-3" in text
+        assert "check    python -m minigpt" not in text
+
+    def test_no_command_and_no_percentage_is_broken_over_two_lines(self) -> None:
+        for symptom in SYMPTOM_LIST:
+            for line in guide(symptom).splitlines():
+                assert line.count("`") % 2 == 0
+                assert not line.lstrip().startswith("%")
+
     def test_commands_stay_on_one_line(self) -> None:
         lines = [line.strip() for line in guide("good_loss_bad_text").splitlines()]
         assert "check    python -m diagnostics --only shift" in lines
@@ -467,6 +490,31 @@ class TestWalk:
         text = walk("loss_stuck", broken)
         assert "parameters that are frozen" in text.partition("first that stands: ")[2]
         assert "1 further suspect stands." in text
+
+    @pytest.mark.parametrize(
+        ("symptom", "suspect", "reason"),
+        [
+            ("overfitting", "training steps in eval mode", "evaluation.left_in_eval"),
+            ("loss_too_good", "a model that reads the token", "padding.causal_mask_lost"),
+            ("loss_too_good", "a model that reads the token", "honesty.sees_the_future"),
+            ("good_loss_bad_text", "a model that reads the token", "modes.targets_leak"),
+            ("good_loss_bad_text", "targets that are the inputs", "honesty.targets_are_known"),
+            ("good_loss_bad_text", "a shift that is made twice", "training_step.shifted_again"),
+            ("loss_explodes", "gradients that are not cleared", "accumulation.not_cleared"),
+            ("always_clipped", "a loss in other units", "training_step.sum"),
+            ("characters_wrong", "another tokenizer than the one", "text.other_tokenizer"),
+        ],
+    )
+    def test_a_suspect_is_not_struck_where_another_check_names_it(
+        self, symptom: str, suspect: str, reason: str
+    ) -> None:
+        text = walk(symptom, report(**{reason.partition(".")[0]: failed(reason)}))
+        (line,) = [line for line in text.splitlines() if f". {suspect}" in line and "[" in line[:1]]
+        assert line.startswith("[!]")
+
+    def test_a_lost_causal_mask_is_no_pad_that_is_read(self) -> None:
+        text = walk("batch_matters", report(padding=failed("padding.causal_mask_lost")))
+        assert "[?]  3. pads that are read as tokens" in text
 
     def test_nan_is_no_evidence_of_a_leak(self) -> None:
         broken = report(causal_independence=failed("causal_independence.not_finite"))

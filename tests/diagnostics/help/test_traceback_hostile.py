@@ -13,6 +13,7 @@ import pytest
 
 from diagnostics.help import traceback as module
 from diagnostics.help.traceback import (
+    _text,
     answer_traceback,
     read_traceback,
     read_traceback_file,

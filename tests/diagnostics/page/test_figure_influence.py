@@ -86,3 +86,33 @@ def test_a_map_of_another_form_is_left_out() -> None:
     )  # fmt: skip
     for form in forms:
         assert draw_influence(stored(CHECK, influence=form)) is None
+
+
+def test_a_map_of_a_model_that_reads_its_own_token_alone_says_so() -> None:
+    """The check of causality passes; that nothing earlier is read is the fault of `context`."""
+    markup = draw(influence=influence([[1, 0, 0], [1e-12, 1, 0], [0, 0, 1]]))
+    assert finding(markup) == (
+        "Each prediction reads the token of its own position alone: neither a later nor an earlier "
+        "one moves it"
+    )
+    figure = draw_influence(stored())
+    assert figure is not None
+    assert figure.shows("causal_independence")
+    assert figure.shows("context")
+    assert not figure.shows("prefix")
+
+
+def test_logits_that_are_no_numbers_show_no_leak() -> None:
+    rows: list[list[Any]] = [["nan"] * 3] * 3
+    markup = draw(
+        "fail", "causal_independence.not_finite", influence=influence(rows), leaking_pairs=3,
+        worst_leak="nan",
+    )  # fmt: skip
+    assert finding(markup) == (
+        "Logits are nan or infinite: which token a prediction reads cannot be told where they are"
+    )
+
+
+def test_a_map_without_a_leak_says_that_no_mask_was_passed() -> None:
+    assert "Measured in eval mode, without an attention mask." in notes(draw())
+    assert "without an attention mask" not in notes(draw("fail"))

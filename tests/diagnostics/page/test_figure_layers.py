@@ -51,6 +51,7 @@ def test_healthy_gradients_are_told_from_the_smallest_to_the_largest() -> None:
     ("numbers", "told"),
     [
         ({"missing": ["a.weight"]}, "Of 4 gradients 1 is missing"),
+        ({"norms": {}, "missing": ["a.weight"]}, "Of 1 gradient 1 is missing"),
         ({"zero": ["head.weight"]}, "Of 3 gradients 1 is 0 everywhere"),
         ({"noise": {"head.weight": [1e-9, 0.0]}}, "Of 3 gradients 1 is only rounding"),
         ({"wrong": {"head.weight": 0.5}}, "Of 3 gradients 1 has a wrong value"),
@@ -77,13 +78,53 @@ def test_many_parameters_are_drawn_by_layer_and_flagged_ones_on_their_own() -> N
     assert "51 parameters are drawn by layer" in notes(markup)
 
 
-def test_updates_stand_beside_the_usual_size() -> None:
-    figure = draw_updates(stored())
+def updates(reason: str = "", **numbers: Any) -> str:
+    figure = draw_updates(stored("optimizer", reason=reason, **numbers))
     assert figure is not None
-    assert finding(figure.markup) == (
-        "One step moves the parameters by 0.001 to 0.02 of their own size"
+    return figure.markup
+
+
+def test_updates_are_told_from_the_smallest_to_the_largest() -> None:
+    assert finding(updates()) == "One step moves the parameters by 0.001 to 0.02 of their own size"
+
+
+def test_the_first_step_of_adam_stands_beside_its_rate() -> None:
+    markup = updates(learning_rates=[1e-3, 1e-3], adam_first_step={"head.weight": 0.9999})
+    assert "the rate 0.001" in texts(markup)
+    assert "The first step of Adam moves every number by the learning rate" in notes(markup)
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {"learning_rates": [1e-3]},  # no Adam, whose step would be the rate
+        {"learning_rates": [1e-3], "adam_first_step": {"head.weight": 0.5}},
+        {"learning_rates": [1e-3], "adam_first_step": {"head.weight": "nan"}},
+        {"learning_rates": [1e-3, 1e-4], "adam_first_step": {"head.weight": 1.0}},
+        {"learning_rates": [0.0], "adam_first_step": {"head.weight": 1.0}},
+        {"learning_rates": [], "adam_first_step": {"head.weight": 1.0}},
+    ],
+)
+def test_no_rate_is_drawn_where_the_step_is_not_the_rate(numbers: dict[str, Any]) -> None:
+    markup = updates(**numbers)
+    assert not any("the rate" in text for text in texts(markup))
+    assert "Adam" not in notes(markup)
+
+
+def test_sizes_that_the_dtype_of_the_model_loses_are_told_as_computed_in_float64() -> None:
+    assert finding(updates("optimizer.some_lost_to_rounding")) == (
+        "Computed in float64, one step moves the parameters by 0.001 to 0.02 of their own size"
     )
-    assert "1e-3, the usual order" in texts(figure.markup)
+
+
+def test_frozen_parameters_are_counted_beside_those_with_a_gradient() -> None:
+    assert finding(gradients(frozen=22)) == (
+        "Each of 3 parameters has a gradient, with norms from 0.125 to 0.5; 22 others are frozen"
+    )
+
+
+def test_a_part_that_the_pipeline_lacks_is_no_missing_gradient() -> None:
+    assert draw_gradients(stored("gradients", status="skip", missing=["block_size"])) is None
 
 
 def test_a_parameter_that_does_not_move_is_named() -> None:

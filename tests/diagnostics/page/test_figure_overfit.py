@@ -33,7 +33,8 @@ def test_the_heading_gives_where_the_loss_ended_and_its_floor() -> None:
     assert {"ln V", "unigram", "floor", "loss"} <= set(texts(markup))
     assert ["ln V", "1.386"] in table(markup)
     assert notes(markup).startswith("A healthy curve: everything that can be learnt")
-    assert "Batch 2 x 10 tokens, rate 0.003" in notes(markup)
+    told = "Batch 2 x 10 tokens; an optimizer of the check's own, rate 0.003."
+    assert told in notes(markup)
 
 
 def test_a_loss_that_stops_being_a_number_is_said_with_its_step() -> None:
@@ -128,3 +129,17 @@ def test_no_curve_no_picture() -> None:
         assert draw_overfit(stored("overfit", **numbers)) is None
     assert draw_accuracy(stored("overfit", curve={"step": [0], "accuracy": ["nan"]})) is None
     assert math.isnan(float("nan"))
+
+
+def test_a_loss_that_is_no_number_before_the_first_step_blames_no_rate() -> None:
+    words = "no learning rate is to blame"
+    assert words in notes(draw("overfit.diverged", curve=curve("nan", "nan")))
+    assert words in notes(draw("overfit.diverged", reported_loss=["inf", "nan", "nan"]))
+    assert words not in notes(draw("overfit.diverged", curve=curve(1.4, "nan")))
+
+
+def test_an_accuracy_beside_a_loss_that_is_no_number_says_nothing() -> None:
+    values = {"step": [0, 5], "loss": ["nan", "nan"], "accuracy": [0.1, 0.1]}
+    figure = draw_accuracy(stored("overfit", curve=values))
+    assert figure is not None
+    assert finding(figure.markup) == "Which targets are right says nothing: the loss ends at nan"

@@ -24,6 +24,10 @@ def test_line_breaks_and_tabs_stay_and_letters_of_all_scripts_too() -> None:
     assert escape("a\n\tb\r\nc \U0001f600 שלום") == "a\n\tb\nc \U0001f600 שלום"
 
 
+def test_a_letter_keeps_eight_marks_and_more_are_spelt_out() -> None:
+    assert escape("e" + "\u0301" * 10 + "e\u0301") == "e" + "\u0301" * 8 + r"\u0301" * 2 + "e\u0301"
+
+
 def test_none_is_left_out_and_nested_children_are_joined_in_order() -> None:
     assert join(["a", None, ["b", 3, [element("br")]], 0.5]) == "ab3<br>0.5"
 

@@ -40,10 +40,10 @@ def rows(numbers: dict[str, object]) -> list[list[str]]:
 
 
 def test_mappings_are_spread_out_and_cut_with_their_size() -> None:
-    assert rows({"wanted": 1, "agreement": {"1": 1.0, "2": 0.0}}) == [
-        ["wanted", "1"],
-        ["agreement / 1", "1"],
-        ["agreement / 2", "0"],
+    assert rows({"one": 1, "two": {"1": 1.0, "2": 0.0}}) == [
+        ["one", "1"],
+        ["two / 1", "1"],
+        ["two / 2", "0"],
     ]
     many = rows({"norms": {f"layer.{i}": 0.5 for i in range(30)}})
     assert len(many) == 9
@@ -58,3 +58,32 @@ def test_a_wall_of_numbers_is_cut_and_says_so() -> None:
 
 def test_no_numbers_make_no_table() -> None:
     assert numbers_table("shift", {}) is None
+
+
+def cells(check: str, numbers: dict[str, object], **options: bool) -> list[list[str]]:
+    body = read(numbers_table(check, numbers, **options) or "").one("tbody")
+    return [[cell.text for cell in row.all("td")] for row in body.all("tr")]
+
+
+def test_a_number_is_told_in_words_where_they_are_known() -> None:
+    """The schema knows `count`; `natural` has its words here; nobody knows `x`."""
+    assert cells("range", {"count": 7, "x": 1}) == [
+        ["7", "Ids that were judged, ignore_index left out."],
+        ["1", ""],
+    ]
+    assert cells("split", {"natural": 0.0}) == [
+        ["0", "Share of the training runs that occur twice in the training text."]
+    ]
+    assert cells("range", {"histogram": {"vocab_size": 4}}) == [
+        ["4", "V that the ids were judged against, in entries."]
+    ]
+
+
+def test_numbers_of_a_skip_are_not_what_the_check_measures() -> None:
+    """A skip tells which parts are missing, by the names of its numbers."""
+    assert cells("gradients", {"missing": ["batch"]})[0][1:]
+    assert cells("gradients", {"missing": ["batch"]}, skipped=True) == [["batch"]]
+
+
+def test_a_check_of_somebody_else_has_no_words() -> None:
+    assert cells("own", {"count": 7}) == [["7"]]

@@ -12,6 +12,7 @@ from diagnostics import CheckResult, Pipeline, Report, Status, diagnose
 from diagnostics._catalog import CATALOG
 from diagnostics.page import render_report_fragment, render_report_page
 from tests.diagnostics.page.parsing import Node, read
+from tests.diagnostics.page.stored_numbers import NUMBERS
 from tests.diagnostics.page.stored_reports import HOSTILE, failing, healthy, report, result
 from tests.diagnostics.tiny import Bigram
 
@@ -35,6 +36,8 @@ def hostile() -> dict[str, Any]:
         spoilt = {name: spoil(item) for name, item in entry.items() if name != "status"}
         entry.update(spoilt)
     parts = {name: spoil(content[name]) for name in ("notes", "environment", "debug")}
+    options = {"only": [HOSTILE], "skip": HOSTILE, "fast": HOSTILE, "overfit_steps": [[HOSTILE]]}
+    parts["subject"] = {"model": HOSTILE, "weights_sha256": HOSTILE, "options": options}
     return content | parts | {"seed": HOSTILE, "schema_version": HOSTILE, "first_failure": HOSTILE}
 
 
@@ -215,3 +218,58 @@ def test_a_measured_report_and_its_json_file_give_the_same_bytes() -> None:
     pipeline = Pipeline(Bigram(), train_ids=ids, vocab_size=11, block_size=8)
     found = diagnose(pipeline, only=["range", "shapes", "forward_hooks", "gradients"])
     assert render_report_page(json.loads(found.to_json())) == found.to_html()
+
+
+def test_how_it_was_measured_tells_weights_ids_and_options_in_a_table() -> None:
+    options = {"only": None, "skip": ["loss"], "fast": False, "overfit_steps": 300}
+    subject = {"model": "GPT", "weights_sha256": "ab" * 32, "val_ids_sha256": None}
+    tree = page(healthy() | {"subject": subject | {"options": options}})
+    caption = "What was measured, and the options of the run"
+    table = next(t for t in tree.all("table") if t.one("caption").text == caption)
+    assert [[cell.text for cell in row.all("td")] for row in table.one("tbody").all("tr")] == [
+        ["GPT"],
+        ["abababababab..."],
+        ["not known"],
+        ["all"],
+        ["loss"],
+        ["no"],
+        ["300"],
+    ]
+    assert "does not say which weights and ids" in page(healthy()).one("main").text
+
+
+def influence(**fields: Any) -> dict[str, Any]:
+    return result("causal_independence", numbers=NUMBERS["causal_independence"], **fields)
+
+
+def sources(*results: dict[str, Any]) -> list[str]:
+    return [line.text for line in page(report(*results)).all("p", "source")]
+
+
+def test_a_picture_tells_what_failed_in_it_and_a_healthy_one_its_check_alone() -> None:
+    assert sources(influence()) == ["causal_independence"]
+    (bad,) = sources(influence(status="fail", claim="position 0 reads token 1"))
+    assert bad.endswith("failed causal_independence \N{EN DASH} position 0 reads token 1")
+
+
+def test_a_picture_stands_for_the_fault_of_another_check_that_can_be_seen_in_it() -> None:
+    context = result("context", "fail", claim="no prediction reads an earlier token")
+    own, other = sources(influence(), context)
+    assert own == "causal_independence"
+    assert other.endswith("failed context \N{EN DASH} no prediction reads an earlier token")
+    tree = page(report(influence(), context))
+    links = [n.attributes["href"] for n in tree.one("section", "headline").all("a")]
+    assert "#figure-influence" in links
+
+
+def test_paper_is_told_what_it_leaves_out() -> None:
+    text = page(healthy()).one("p", "paper-only").text
+    assert "numbers and texts of checks that passed or were skipped are left out" in text
+
+
+def test_the_environment_is_told_once() -> None:
+    content = report(result("environment", numbers={"python": "3.12.1"}))
+    content["environment"] = {"python": "3.12.1"}
+    tree = page(content)
+    assert tree.with_id("check-environment").all("table") == []
+    assert page(failing()).with_id("check-range").all("table")

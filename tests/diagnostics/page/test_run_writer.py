@@ -222,6 +222,14 @@ class TestGoingOn:
         page.finish()
         assert "since it went on after step 20" in text_of(path)
 
+    def test_the_count_of_clipped_updates_is_known_at_its_end(self, path: Path) -> None:
+        """In the middle it is not, unless the caller says it."""
+        self.first_part(path)
+        for step, share in ((30, 1 / 3), (20, None)):
+            page = RunPage(path)
+            page.go_on(step)
+            assert page.run.clipped_share == share
+
     def test_beside_a_log_it_must_have_the_same_numbers(self, path: Path, tmp_path: Path) -> None:
         log = tmp_path / "log.jsonl"
         self.first_part(path, log)
