@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from diagnostics import Pipeline, Report
 
 DEFAULT_CHECKPOINTS = ("checkpoints/mini_gpt_best.safetensors", "checkpoints/mini_gpt_best.pt")
+STDIN = "/dev/stdin"
 DEFAULT_LOG = "checkpoints/mini_gpt_log.jsonl"
 DEFAULT_TOKENIZER = "tokenizer/char_tokenizer.json"
 DEFAULT_TRAIN_IDS = ("data/encoded/train_ids.npy", "data/encoded/train_ids.pt")
@@ -159,8 +160,10 @@ def _stored_report(path: str) -> Report:
     from diagnostics import Report
     from diagnostics._stored import StoredReportError, load_report
 
+    if not path:
+        raise CommandError("--report wants a file, got an empty name")
     try:
-        return Report.from_dict(load_report(Path(path)))
+        return Report.from_dict(load_report(Path(STDIN if path == "-" else path)))
     except StoredReportError as error:
         raise CommandError(str(error)) from error
 

@@ -108,7 +108,7 @@ def _too_deep(name: str) -> str:
 
 def _place(error: json.JSONDecodeError) -> str:
     reason = error.msg[:1].lower() + error.msg[1:]
-    return f"{reason} at line {error.lineno}, column {error.colno}"
+    return f"{reason.removesuffix(' at')} at line {error.lineno}, column {error.colno}"
 
 
 def _hint(text: str) -> str:

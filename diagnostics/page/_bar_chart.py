@@ -137,7 +137,10 @@ def _notes(bars: Sequence[Bar], drawn: Sequence[Bar], label: str, log: bool) -> 
             )
         )
     values = [number(bar.value) for bar in drawn]
-    bad = sum(value is None or not math.isfinite(value) for value in values)
+    missing = sum(value is None for value in values)
+    if missing:
+        notes.append(say("x in place of a bar: {n:value is|values are} missing", n=missing))
+    bad = sum(value is not None and not math.isfinite(value) for value in values)
     if bad:
         notes.append(say("x in place of a bar: {n:value is|values are} no finite number", n=bad))
     below = sum(value is not None and math.isfinite(value) and value <= 0 for value in values)

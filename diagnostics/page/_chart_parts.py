@@ -137,7 +137,9 @@ def numbers(table: Table) -> Markup:
 def _focusable(table: Table, name: str) -> dict[str, str]:
     """A wide table scrolls sideways on a phone, and so has to be reached by keyboard."""
     columns = zip_longest(table.heads, *table.rows, fillvalue="")
-    first, *others = (max(map(len, " ".join(column).split()), default=0) for column in columns)
+    first, *others = (
+        max(map(len, printable(" ".join(column)).split()), default=0) for column in columns
+    )
     if min(first, BREAKABLE) + sum(others) <= NARROW:
         return {}
     return {"tabindex": "0", "role": "group", "aria_label": name}  # a landmark has its own name

@@ -73,7 +73,8 @@ g > .chart-cross { vector-effect: non-scaling-stroke; stroke-width: 1.5; }
 .chart-numbers th, .chart-numbers td { text-align: right; font-weight: 400;
   padding: .15rem .75rem .15rem 0; border-bottom: 1px solid var(--line);
   font-variant-numeric: tabular-nums; vertical-align: top; }
-.chart-numbers th:first-child { text-align: left; overflow-wrap: anywhere; min-width: 4.5rem; }
+.chart-numbers th:first-child { text-align: left; overflow-wrap: anywhere;
+  white-space: normal; min-width: 4.5rem; }
 .chart-numbers thead th { font-weight: 600; }
 .pair-row { display: flex; gap: 0 .5rem; margin: 0 0 1rem; }
 .pair-heads, .pairs li { display: flex; flex-direction: column; }

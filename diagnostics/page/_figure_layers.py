@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from diagnostics._text import Text, say
 from diagnostics.page._bar_chart import BARS_MAX
 from diagnostics.page._charts import Bar, Level, bar_chart
+from diagnostics.page._figure_bars import (
+    ends,
+    layer_bars,
+    median,
+    merged_note,
+    root_of_squares,
+)
 from diagnostics.page._figure_parts import (
     THE_MODEL,
     Figure,
     find,
     floats,
-    grouped,
     layer_of,
     layer_order,
     listed,
@@ -26,7 +32,6 @@ from diagnostics.page._figure_parts import (
 from diagnostics.page._scales import finite
 
 ADAM_STEP_OFF = 0.01  # of the rate: the first step of Adam is the rate, but for its epsilon
-Combine = Callable[[Sequence[float]], float]
 
 
 def draw_gradients(content: Mapping[str, Any]) -> Figure | None:
@@ -41,15 +46,15 @@ def draw_gradients(content: Mapping[str, Any]) -> Figure | None:
         return None
     flags = _gradient_flags(numbers, norms) | dict.fromkeys(missing, say("no gradient"))
     values: dict[str, float | None] = {**norms, **dict.fromkeys(missing)}
-    bars, per_layer = _bars(values, flags, _root_of_squares)
+    bars, per_layer = layer_bars(values, flags, root_of_squares)
     markup = bar_chart(
         "figure-gradients",
-        _gradient_finding(norms, flags, whole(numbers.get("frozen")) or 0),
+        _gradient_finding(numbers, norms, flags),
         label="layer" if per_layer else "parameter",
         x_label="gradient norm (L2), log scale",
         bars=bars,
         log_x=True,
-        note=_merged_note(
+        note=merged_note(
             per_layer, len(values), "the norm of all gradients of a layer taken together"
         ),
     )
@@ -73,13 +78,27 @@ def _gradient_flags(numbers: Mapping[str, Any], norms: Mapping[str, float]) -> d
     }
 
 
-def _gradient_finding(norms: Mapping[str, float], flags: Mapping[str, str], frozen: int) -> Text:
+def _gradient_finding(
+    numbers: Mapping[str, Any], norms: Mapping[str, float], flags: Mapping[str, str]
+) -> Text:
     total = len(norms.keys() | flags.keys())
+    frozen = whole(numbers.get("frozen")) or 0
+    later = whole(numbers.get("zero_at_first")) or 0
     if flags:
         counts = Counter(flags.values())
         told = ", ".join(say(_TOLD[word], n=n) for word, n in counts.items())
+        if (
+            later > 0
+        ):  # the check looks at more batches, as experts need who are chosen now and then
+            return say(
+                "Of {total:gradient|gradients} of one batch {told}; {later:of these comes|"
+                "of these come} with other batches or weights",
+                total=total,
+                told=told,
+                later=later,
+            )
         return say("Of {total:gradient|gradients} {told}", total=total, told=told)
-    low, high = _ends(norms)
+    low, high = ends(norms)
     return say(
         "Each of {total} parameters has a gradient, with norms from {low} to {high}{rest}",
         total=total,
@@ -109,7 +128,7 @@ def draw_updates(content: Mapping[str, Any]) -> Figure | None:
         return None
     flags = {name: say("does not move") for name, ratio in ratios.items() if ratio == 0}
     flags |= {name: say("not finite") for name in ratios if name not in known}
-    bars, per_layer = _bars(dict(ratios), flags, _median)
+    bars, per_layer = layer_bars(dict(ratios), flags, median)
     rate = _adam_rate(numbers)
     markup = bar_chart(
         "figure-updates",
@@ -119,7 +138,7 @@ def draw_updates(content: Mapping[str, Any]) -> Figure | None:
         bars=bars,
         log_x=True,
         levels=[] if rate is None else [Level(label=say("the rate {rate}", rate=rate), y=rate)],
-        note=_update_note(rate, _merged_note(per_layer, len(ratios), MEDIAN)),
+        note=_update_note(rate, merged_note(per_layer, len(ratios), MEDIAN)),
     )
     return Figure("figure-updates", "optimizer", markup)
 
@@ -142,9 +161,8 @@ def _update_note(rate: float | None, merged: str) -> str:
     )
     if rate is not None:
         adam = say(
-            "The first step of Adam moves every number by the learning rate, whatever its "
-            "gradient: what is of size 1, as the gains of norms are, moves by that share of "
-            "itself, weights of size 0.02 by 50 times as much. Later steps are mostly smaller."
+            "The first step of Adam moves each number by the learning rate: gains of size 1 by "
+            "that share of themselves, weights of size 0.02 by 50 times as much."
         )
         return f"{told} {adam} {merged}".rstrip()
     return f"{told} {merged}".rstrip()
@@ -168,7 +186,7 @@ def _update_finding(
             total=len(ratios),
             name=still[0],
         )
-    low, high = _ends(known)
+    low, high = ends(known)
     return say(
         "Computed in float64, one step moves the parameters by {low} to {high} of their own size"
         if rounded
@@ -189,7 +207,7 @@ def draw_activations(content: Mapping[str, Any]) -> Figure | None:
     in_pass = len(order) == len(sizes) == len(set(order))
     names = order if in_pass else list(sizes)
     kept = names if len(names) <= BARS_MAX else [name for name in names if _is_outer(name)]
-    low, high = _ends(known)
+    low, high = ends(known)
     markup = bar_chart(
         "figure-activations",
         say("Outputs have sizes from {low} to {high}", low=known[low], high=known[high]),
@@ -222,52 +240,3 @@ def draw_activations(content: Mapping[str, Any]) -> Figure | None:
 def _is_outer(name: str) -> bool:
     """Whether a module is a numbered layer as a whole, or stands outside of all of them."""
     return name == THE_MODEL or layer_of(name) == name or "." not in name
-
-
-def _bars(
-    values: Mapping[str, float | None], flags: Mapping[str, str], combine: Combine
-) -> tuple[list[Bar], bool]:
-    """Return a bar for each parameter, or for each layer where there are too many.
-
-    A flagged parameter keeps a bar of its own after its layer's.
-    """
-    names = sorted(values, key=layer_order)
-    if len(names) <= BARS_MAX:
-        bars = [Bar(label=name, value=values[name], flag=flags.get(name, "")) for name in names]
-        return bars, False
-    bars = []
-    for layer, members in grouped(names).items():
-        known = finite(values[name] for name in members if name not in flags)
-        if known:
-            bars.append(Bar(label=layer, value=combine(known)))
-        bars += [
-            Bar(label=name, value=values[name], flag=flags[name])
-            for name in members
-            if name in flags
-        ]
-    return bars, True
-
-
-def _merged_note(per_layer: bool, count: int, how: str) -> str:
-    if not per_layer:
-        return ""
-    return say(
-        "{n} parameters are drawn by layer: {how}; those that stand out have bars of their own.",
-        n=count,
-        how=how,
-    )
-
-
-def _ends(values: Mapping[str, float]) -> tuple[str, str]:
-    """Return the names of the smallest and the largest."""
-    return min(values, key=values.__getitem__), max(values, key=values.__getitem__)
-
-
-def _root_of_squares(values: Sequence[float]) -> float:
-    return math.hypot(*values)
-
-
-def _median(values: Sequence[float]) -> float:
-    ordered = sorted(values)
-    half = len(ordered) // 2
-    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2

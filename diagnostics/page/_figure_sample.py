@@ -72,7 +72,7 @@ def draw_sample(content: Mapping[str, Any]) -> Figure | None:
             _row(row, pieces, names[index] if index < len(names) else index)
             for index, row in enumerate(rows)
         ],
-        element("p", _note(sample, distance, bool(pieces)), class_="chart-note"),
+        element("p", _note(sample, distance, rows, bool(pieces)), class_="chart-note"),
         numbers(_table(rows, pieces)),
         class_="chart chart-wide",
         id=NAME,
@@ -161,7 +161,14 @@ def _shown(token_id: int, pieces: Mapping[str, str]) -> str:
     if token_id == IGNORED:
         return "ignored"
     piece = pieces.get(str(token_id))
-    return f"[{token_id}]" if piece is not None and not piece else visible(piece or str(token_id))
+    if piece is None:
+        return str(token_id)
+    return visible(piece) if _can_be_read(piece) else f"[{token_id}]"
+
+
+def _can_be_read(piece: str) -> bool:
+    """Return whether a piece is text by itself, as a part of a character is not."""
+    return bool(piece.strip("\N{REPLACEMENT CHARACTER}"))
 
 
 def _finding(rows: Sequence[Sequence[_Place]], distance: int) -> Text:
@@ -181,7 +188,14 @@ def _finding(rows: Sequence[Sequence[_Place]], distance: int) -> Text:
     return say("Each target shown is {where} ({n} of {n})", n=n, where=where)
 
 
-def _note(sample: Mapping[str, Any], distance: int, decoded: bool) -> Text:
+def _note(
+    sample: Mapping[str, Any], distance: int, rows: Sequence[Sequence[_Place]], decoded: bool
+) -> Text:
+    pieces = mapped(sample.get("pieces"))
+    known = [
+        pieces.get(str(i)) for row in rows for place in row for i in (place.input, place.target)
+    ]
+    bracketed = any(isinstance(piece, str) and not _can_be_read(piece) for piece in known)
     told = f"= where the target is the input at the next position, {UNEQUAL} where it is not"
     if distance == 0:
         told = (
@@ -192,6 +206,8 @@ def _note(sample: Mapping[str, Any], distance: int, decoded: bool) -> Text:
     if decoded:
         told += " \N{OPEN BOX} space, \N{DOWNWARDS ARROW WITH CORNER LEFTWARDS} new line, "
         told += "\u21e5 tab."
+        if bracketed:
+            told += " A number in brackets is an id that is no text by itself."
     elif sample.get("source") == "counting":
         told += " The data are 0, 1, 2, ...: each id is its own position."
     else:

@@ -29,6 +29,9 @@ def draw_schedule(content: Mapping[str, Any]) -> Figure | None:
         return None
     if peak_step is not None and math.isfinite(peak_step) and peak is not None:
         rates[peak_step] = peak  # which the sampled places may have missed
+    end, last = whole(numbers.get("max_steps")), number(numbers.get("last"))
+    if end is not None and end - 1 > max(rates) and last is not None:
+        rates[end - 1] = last  # the curve is stored at evenly spaced steps, of which it may be none
     steps = sorted(rates)
     series = [Series(label="schedule", x=steps, y=[rates[step] for step in steps])]
     used = [known for call in listed(numbers.get("rates_in_use")) if (known := _known(call))]

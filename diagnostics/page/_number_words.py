@@ -29,7 +29,7 @@ _OWN: Mapping[str, Mapping[str, str]] = {
     },
     "modes": {
         "dropout_calls": "Places where dropout is at work in train mode.",
-        "train_difference": "Distance of the logits in train mode, without dropout, from eval mode.",
+        "train_difference": "Distance of the logits in train mode, dropout aside, from eval mode.",
     },
     "forward_hooks": {
         "dead_share": "Share of the units before a linear layer that are 0 for every token.",

@@ -29,7 +29,8 @@ def _healthy(found: Found) -> Text:
     if last is not None and floor is not None and way is not None and last - floor > 0.1 * way:
         return say(
             "A healthy curve: everything that can be learnt from the batch is right. The loss "
-            "still lies {gap} nats above the floor: training stops once the targets are right.",
+            "still lies {gap} nats above the floor: training stops once the targets are right. "
+            "That learning is possible does not show that the right thing is learnt.",
             gap=last - floor,
         )
     return say(

@@ -84,7 +84,8 @@ def _causes(verdict: Verdict) -> Markup | None:
 
 def _numbers(report: Stored, verdict: Verdict) -> Markup | None:
     if verdict.numbers and verdict.numbers == report.environment:
-        return element("p", element("a", "all numbers of this check", href="#section-environment"))
+        told = element("a", "All numbers of this check", href="#section-environment")
+        return element("p", told, class_="screen-only")
     shown = numbers_table(verdict.check, verdict.numbers, skipped=verdict.status == "skip")
     return folded("All numbers of this check", shown, class_="more") if shown else None
 

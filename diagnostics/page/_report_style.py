@@ -76,7 +76,7 @@ a > .stage-name { text-decoration: underline; text-decoration-color: var(--quiet
 """
 
 _CHECKS = """
-.gallery { columns: 24rem; column-gap: 3rem; }
+.gallery { columns: 20rem; column-gap: 3rem; }
 .gallery .source { margin: 0 0 .35rem; font-size: .9rem; break-after: avoid; }
 .gallery .chart { margin-top: 0; }
 .gallery > div { break-inside: avoid; padding-bottom: 2.5rem; }
@@ -119,7 +119,7 @@ _CHECKS = """
 }
 .paper-only { display: none; }
 @media print {
-  .paper-only { display: block; }
+  .paper-only { display: block; break-after: avoid; }
   .pass-check .more:not([open]), .skip-check .more:not([open]) { display: none; }
   .stage { display: block; }
   .stage > h3 { margin: 1.5rem 0 .25rem; font-size: 1.25rem; break-after: avoid-page; }

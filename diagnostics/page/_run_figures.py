@@ -15,10 +15,9 @@ from diagnostics.page._run_findings import (
     rate_finding,
     speed_finding,
 )
-from diagnostics.page._run_history import LOSSES, RunHistory
+from diagnostics.page._run_history import KNOWN, LOSSES, RunHistory
 from diagnostics.page._thinning import Point
 
-KNOWN = (*LOSSES, "learning_rate", "grad_norm", "tokens_per_second")
 OTHERS_MAX = 12  # charts of numbers that the page has no words for
 LOSS_NAMES = {
     "train_loss": "training, each update",
@@ -117,7 +116,12 @@ def _series(label: str, points: Sequence[Point]) -> Series:
 
 
 def _spans_decades(values: Sequence[float | None]) -> bool:
-    """Tell whether small values would vanish beside large ones: 590 and 0.4."""
+    """Tell whether small values would vanish beside large ones: 590 and 0.4.
+
+    A logarithm has no place for a negative value, which some losses have.
+    """
+    if any(value is not None and -math.inf < value < 0 for value in values):
+        return False
     positive = [value for value in values if value is not None and 0 < value < math.inf]
     return bool(positive) and max(positive) > DECADES * min(positive)
 

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from diagnostics._text import Text, say
-from diagnostics.page._run_history import RunHistory
+from diagnostics.page._run_history import LOSSES, RunHistory
 from diagnostics.page._thinning import Point
 
 NOISE_NATS = 0.01  # between two evaluations on the same windows; a smaller change is called level
+LEVEL_NATS = 0.1  # a change that chance can hide; where it can hide more, nothing is said
+MEDIAN_ERROR = 1.2533  # standard error of a median over that of a mean, of normal numbers
+LOSS_WORDS = {
+    "train_loss": "training",
+    "training_loss": "training",
+    "validation_loss": "validation",
+}
 TREND_POINTS = 20  # fewer losses of single updates say nothing about a trend
 
 
 def loss_finding(run: RunHistory) -> Text:
     """Say where the loss is and where it goes; validation before training, where it is known."""
-    broken = first_broken(run)
+    broken = broken_finding(run)
     if broken is not None:
-        name, (step, value) = broken
-        return say("{name} became {x} at step {step}", name=name, x=value, step=step)
+        return broken
     points = finite(run.points("validation_loss"))
     if points:
         return _validation_finding(points)
@@ -30,6 +36,26 @@ def loss_finding(run: RunHistory) -> Text:
     return say(
         "training loss {loss} at step {step}{trend}", loss=loss, step=step, trend=_trend(points)
     )
+
+
+def broken_finding(run: RunHistory) -> Text | None:
+    """Say which loss first was no finite number, and whether it is one again."""
+    found = first_broken(run)
+    if found is None:
+        return None
+    series, (step, value) = found
+    facts = {"name": f"the {LOSS_WORDS[series]} loss", "x": value, "step": step}
+    last, now = run.points(series)[-1]
+    if not math.isfinite(now):
+        return say("{name} became {x} at step {step}", **facts)
+    return say(
+        "{name} was {x} at step {step}; it is {now} at step {last}", now=now, last=last, **facts
+    )
+
+
+def is_broken(run: RunHistory) -> bool:
+    """Tell whether the latest value of a loss is no finite number."""
+    return any(not math.isfinite(run.points(name)[-1][1]) for name in LOSSES if run.points(name))
 
 
 def gap_finding(run: RunHistory) -> Text:
@@ -46,6 +72,15 @@ def rate_finding(run: RunHistory) -> Text:
     facts = {"peak": shown_rate(peak), "now": shown_rate(now), "top": top, "last": last}
     if shown_rate(min(value for _, value in points)) == shown_rate(peak):
         return say("the learning rate is {peak} in every logged update", **facts)
+    if shown_rate(now) == shown_rate(peak) and top != last:
+        since = _since(points, lambda value: shown_rate(value) == shown_rate(now))
+        if since == top:
+            return say(
+                "the learning rate rose to {now}, and is that since step {since}",
+                since=since,
+                **facts,
+            )
+        return say("the learning rate fell from {peak}, and is that again at step {last}", **facts)
     if top == last:
         return say("the learning rate is still rising: {now} at step {last}", **facts)
     if top == first:
@@ -65,7 +100,10 @@ def norm_finding(run: RunHistory) -> Text:
     points = run.points("grad_norm")
     broken = next((point for point in points if not math.isfinite(point[1])), None)
     if broken is not None:
-        return say("the gradient norm became {x} at step {step}", x=broken[1], step=broken[0])
+        facts = {"x": broken[1], "step": broken[0], "now": points[-1][1], "last": points[-1][0]}
+        if not math.isfinite(points[-1][1]):
+            return say("the gradient norm became {x} at step {step}", **facts)
+        return say("the gradient norm was {x} at step {step}; it is {now} at step {last}", **facts)
     if run.clipped_updates or (run.clip_norm and run.judged_updates):
         return _clipped(run)
     top_step, top = max(points, key=lambda point: point[1])
@@ -113,23 +151,45 @@ def _validation_finding(points: Sequence[Point]) -> Text:
             rise=loss - best,
             best=best_step,
         )
-    falls = len(points) > 1 and loss < points[-2][1] - NOISE_NATS
-    trend = ", still falling" if falls else ", level by now" if len(points) > 2 else ""
+    since = _since(points, lambda value: abs(value - loss) <= NOISE_NATS)
+    trend = ""
+    if still_falls(points):
+        trend = ", still falling"
+    elif since < step:
+        trend = say(", level since step {since}", since=since)
     return say("validation loss {loss} at step {step}{trend}", loss=loss, step=step, trend=trend)
 
 
+def still_falls(points: Sequence[Point]) -> bool:
+    """Tell whether a loss is lower than all it was until a quarter of its values ago."""
+    late = max(1, len(points) // 4)
+    before = [value for _, value in points[:-late]]
+    return bool(before) and points[-1][1] < min(before) - NOISE_NATS
+
+
+def _since(points: Sequence[Point], alike: Callable[[float], bool]) -> int:
+    """Return the step from which on all values are alike."""
+    since = points[-1][0]
+    for step, value in reversed(points):
+        if not alike(value):
+            break
+        since = step
+    return since
+
+
 def _trend(points: Sequence[Point]) -> str:
+    """Compare the late losses with as many before; less than chance moves them is no trend."""
     if len(points) < TREND_POINTS:
         return ""
     width = max(5, len(points) // 10)
-    values = [value for _, value in points]
-    late, before = (
-        statistics.median(values[-width:]),
-        statistics.median(values[-2 * width : -width]),
-    )
-    if late < before - NOISE_NATS:
-        return ", still falling"
-    return ", rising" if late > before + 10 * NOISE_NATS else ", level by now"
+    late = [value for _, value in points[-width:]]
+    before = [value for _, value in points[-2 * width : -width]]
+    change = statistics.median(late) - statistics.median(before)
+    spread = (statistics.variance(late) + statistics.variance(before)) / width
+    chance = 2 * MEDIAN_ERROR * math.sqrt(spread)
+    if abs(change) > max(chance, NOISE_NATS):
+        return ", still falling" if change < 0 else ", rising"
+    return ", level by now" if chance <= LEVEL_NATS else ""
 
 
 def distance(gap: float) -> Text:
@@ -139,14 +199,10 @@ def distance(gap: float) -> Text:
 
 
 def first_broken(run: RunHistory) -> tuple[str, Point] | None:
-    """Return the name of the first loss that is not finite, and its point."""
+    """Return the series of the first loss that is not finite, and its point."""
     found = [
-        (f"the {name} loss", point)
-        for name, series in (
-            ("training", "train_loss"),
-            ("training", "training_loss"),
-            ("validation", "validation_loss"),
-        )
+        (series, point)
+        for series in LOSSES
         for point in run.points(series)
         if not math.isfinite(point[1])
     ]

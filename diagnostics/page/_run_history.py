@@ -9,17 +9,23 @@ from __future__ import annotations
 import json
 import math
 import os
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from diagnostics._text import say
 from diagnostics.page._thinning import POINTS_MAX, Point, spread, thin
 
 SAMPLES_LAST, SAMPLES_BETWEEN = 10, 10
 SAMPLE_LENGTH = 2000  # characters of one sample
 EVENTS_MAX = 100
+SERIES_MAX = 64  # names; a loop that makes up a name in every update must not fill the memory
+NAME_LENGTH = 80
+STEP_MAX = 2**53  # whole numbers that a chart and JSON can tell apart
 LOSSES = ("train_loss", "training_loss", "validation_loss")
+KNOWN = (*LOSSES, "learning_rate", "grad_norm", "tokens_per_second")  # each has a place of its own
 ALIASES = {"loss": "train_loss", "lr": "learning_rate", "val_loss": "validation_loss"}
 
 
@@ -38,8 +44,10 @@ class RunState:
 
     kind: "running", "finished", "early" (no gain any more), "paused", "interrupted", "failed", or
         "unknown", of a log alone.
+        Any other word is shown as it is.
     message: what it ended of, in the words of the error.    postmortem: the file that says more.
     seconds: since this start of the run.    resumed_after: the step from which it went on.
+    counted_from: (step, seconds) of the first numbers, from which the time to go is reckoned.
     written: when the page was written, as text.
     """
 
@@ -48,6 +56,7 @@ class RunState:
     postmortem: str | None = None
     seconds: float | None = None
     resumed_after: int | None = None
+    counted_from: tuple[int, float] | None = None
     written: str | None = None
 
 
@@ -72,10 +81,12 @@ class RunHistory:
     series: dict[str, list[Point]] = field(default_factory=dict)
     samples: list[Sample] = field(default_factory=list)
     events: list[Any] = field(default_factory=list)
+    events_left_out: int = 0
     gaps: list[str] = field(default_factory=list)
     clipped_updates: int = 0
     judged_updates: int = 0  # of which it is known whether they were clipped
     step: int = 0
+    went_back: bool = False  # a step was told that is smaller than one before
 
     @classmethod
     def from_log(cls, path: str | os.PathLike[str], **facts: Any) -> RunHistory:
@@ -96,24 +107,62 @@ class RunHistory:
     def add(self, step: int, numbers: Mapping[str, Any]) -> None:
         """Take over numbers of one step; None is left out, `clipped` is counted.
 
-        Raises TypeError for a value that is no number.
+        A step that is told twice has its later number, unless the earlier one is not finite.
+        Raises TypeError for a step or a value that is no number; the other numbers are kept.
         """
-        step = int(step)
+        step = _whole(step)
         self.step = max(self.step, step)
+        refused: list[TypeError] = []
         for name, value in numbers.items():
             if value is None:
                 continue
+            try:
+                number = _plain_number(name, value)
+            except TypeError as error:
+                refused.append(error)
+                continue
             if name == "clipped":
                 self.judged_updates += 1
-                self.clipped_updates += bool(value)
-                continue
-            points = self.series.setdefault(ALIASES.get(name, name), [])
-            try:
-                points.append((step, float(value)))
-            except (TypeError, ValueError, OverflowError) as error:
-                raise TypeError(f"{name} must be a number, got {type(value).__name__}") from error
-            if len(points) >= 2 * POINTS_MAX:  # so that thinning costs little per point
-                points[:] = thin(points)
+                self.clipped_updates += bool(number)
+            else:
+                self._put(ALIASES.get(name, name)[:NAME_LENGTH], (step, number))
+        if refused:
+            raise refused[0]
+
+    def _put(self, name: str, point: Point) -> None:
+        if name not in self.series and len(self.series) >= SERIES_MAX and name not in KNOWN:
+            self._note(say("Only the first {n} names of numbers are shown.", n=SERIES_MAX))
+            return
+        points = self.series.setdefault(name, [])
+        step, place = point[0], len(points)
+        if points and step <= points[-1][0]:
+            place = bisect_left(points, step, key=lambda known: known[0])
+            if step < points[-1][0]:
+                self._note_step_back(points[-1][0], step)
+        if place < len(points) and points[place][0] == step:
+            if math.isfinite(points[place][1]):
+                points[place] = point
+            return
+        points.insert(place, point)
+        if len(points) >= 2 * POINTS_MAX:  # so that thinning costs little per point
+            points[:] = thin(points)
+
+    def _note_step_back(self, before: int, step: int) -> None:
+        if self.went_back:
+            return
+        self.went_back = True
+        self._note(
+            say(
+                "The count of steps went back, from {before} to {step}: where a step is told "
+                "twice, its later number is shown.",
+                before=f"{before:,}",
+                step=f"{step:,}",
+            )
+        )
+
+    def _note(self, sentence: str) -> None:
+        if sentence not in self.gaps:
+            self.gaps.append(str(sentence))
 
     def add_row(self, row: Mapping[str, Any]) -> None:
         """Take over a row of a log; what is no number in it is passed over."""
@@ -122,12 +171,20 @@ class RunHistory:
 
     def add_sample(self, step: int, text: str, prompt: str = "") -> None:
         """Keep a sample, the last one of its step; drop one in the middle where there are many."""
-        sample = Sample(step=int(step), text=text[:SAMPLE_LENGTH], prompt=prompt[:SAMPLE_LENGTH])
+        text, prompt = str(text)[:SAMPLE_LENGTH], str(prompt)[:SAMPLE_LENGTH]
+        sample = Sample(step=_whole(step), text=text, prompt=prompt)
         if self.samples and self.samples[-1].step == sample.step:
             self.samples.pop()
         self.samples.append(sample)
         if len(self.samples) > 1 + 2 * SAMPLES_BETWEEN + SAMPLES_LAST:
             self.samples[:] = few_samples(self.samples)
+
+    def add_event(self, event: Any) -> None:
+        """Keep a message; of very many the first and the last ones, and the count of the rest."""
+        self.events.append(event if hasattr(event, "to_dict") else _short(event))
+        if len(self.events) > 2 * EVENTS_MAX:
+            self.events_left_out += len(self.events) - EVENTS_MAX
+            self.events[:] = few_events(self.events)
 
     def points(self, name: str) -> list[Point]:
         """Return a series, thinned; empty where it is not known."""
@@ -160,6 +217,13 @@ def few_samples(samples: Sequence[Sample]) -> list[Sample]:
     return [samples[0], *(between[index] for index in chosen), *samples[-SAMPLES_LAST:]]
 
 
+def few_events(events: Sequence[Any]) -> list[Any]:
+    """Return the first and the last messages of very many: where it began, and where it is."""
+    if len(events) <= EVENTS_MAX:
+        return list(events)
+    return [*events[: EVENTS_MAX // 2], *events[-EVENTS_MAX // 2 :]]
+
+
 def read_log(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """Return the rows of a `.jsonl` log; a line that is none, cut short for example, is left out.
 
@@ -182,13 +246,43 @@ def plain_events(events: Iterable[Any]) -> list[dict[str, Any]]:
     return plain
 
 
+def _whole(step: Any) -> int:
+    try:
+        number = int(step)
+    except Exception as error:  # any: a tensor of several elements has an error of its own
+        raise TypeError(f"step must be a whole number, got {_described(step)}") from error
+    if abs(number) > STEP_MAX:
+        raise TypeError(f"step must be at most 2**53, got one of {number.bit_length()} bits")
+    return number
+
+
+def _plain_number(name: str, value: Any) -> float:
+    """Return the one number of a float, a NumPy scalar, or a tensor with or without a graph."""
+    try:
+        return float(value.item() if hasattr(value, "item") else value)
+    except Exception as error:  # any: torch, NumPy and JAX each have their own
+        raise TypeError(f"{name} must be a number, got {_described(value)}") from error
+
+
+def _described(value: Any) -> str:
+    shape = getattr(value, "shape", None)
+    kind = type(value).__name__
+    return kind if shape is None else f"{kind} of shape {tuple(shape)}"
+
+
+def _short(event: Any) -> Any:
+    if not isinstance(event, Mapping):
+        return str(event)[:SAMPLE_LENGTH]
+    return {k: v[:SAMPLE_LENGTH] if isinstance(v, str) else v for k, v in event.items()}
+
+
 def _row(line: str) -> dict[str, Any] | None:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):
         return None
     step = _number(row.get("step")) if isinstance(row, dict) else None
-    return row if step is not None and math.isfinite(step) else None
+    return row if step is not None and abs(step) <= STEP_MAX else None
 
 
 def _number(value: Any) -> float | None:

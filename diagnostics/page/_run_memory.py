@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics.page._markup import Markup, element
-from diagnostics.page._run_history import EVENTS_MAX, RunHistory, few_samples, plain_events
+from diagnostics.page._run_history import RunHistory, few_events, few_samples, plain_events
 
 VERSION = 1
 NAME = "run-memory"
@@ -38,7 +38,7 @@ def memory_of(run: RunHistory) -> Markup:
         "judged_updates": run.judged_updates,
         "series": {name: run.points(name) for name in run.series},
         "samples": [vars(sample) for sample in few_samples(run.samples)],
-        "events": plain_events(run.events)[:EVENTS_MAX],
+        "events": plain_events(few_events(run.events)),
     }
     text = json.dumps(_strict(content), separators=(",", ":"), allow_nan=False)
     return element("data", id=NAME, value=text, hidden=True)
@@ -83,7 +83,7 @@ def recall(run: RunHistory, memory: Mapping[str, Any], until: int) -> None:
     for event in _mappings(memory.get("events")):
         step = event.get("step")
         if not isinstance(step, int) or step <= until:
-            run.events.append(event)
+            run.add_event(event)
 
 
 def agrees(memory: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> bool:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from diagnostics._text import say, show
+from diagnostics._text import printable, say, show
 from diagnostics.page._markup import Child, Markup, element, isolate
 from diagnostics.page._parts import prose
-from diagnostics.page._run_findings import shown_rate
+from diagnostics.page._run_findings import is_broken, shown_rate
 from diagnostics.page._run_history import RunHistory
 
 STATES = {  # symbol, class, words
@@ -20,6 +20,7 @@ STATES = {  # symbol, class, words
     "failed": ("\N{BALLOT X}", "fail", "failed"),
     "unknown": ("\N{MIDDLE DOT}", "none", "from its log, which does not say how it ended"),
 }
+BROKEN = ("\N{BALLOT X}", "fail")
 
 
 def now_card(run: RunHistory) -> Markup:
@@ -28,7 +29,9 @@ def now_card(run: RunHistory) -> Markup:
     symbol, kind, words = _words(run)
     bar = None
     if total:
-        bar = element("progress", value=min(run.step, total), max=total, aria_label="steps made")
+        bar = element(
+            "progress", value=min(max(run.step, 0), total), max=total, aria_label="steps made"
+        )
     return element(
         "section",
         element(
@@ -60,8 +63,8 @@ def tiles(run: RunHistory) -> Markup | None:
 def progress_word(run: RunHistory) -> str:
     """Return what a browser's tab shows first."""
     if run.state.kind == "running" and run.total_steps:
-        return f"{run.step / run.total_steps:.0%}"
-    return run.state.kind if run.state.kind != "unknown" else "log"
+        return f"{min(max(100 * run.step // run.total_steps, 0), 100)}%"  # 100 is the end
+    return printable(run.state.kind) if run.state.kind != "unknown" else "log"
 
 
 def duration(seconds: float) -> str:
@@ -75,7 +78,11 @@ def duration(seconds: float) -> str:
 
 
 def _words(run: RunHistory) -> tuple[str, str, str]:
-    return STATES.get(run.state.kind, STATES["unknown"])
+    kind = run.state.kind
+    symbol, colour, words = STATES.get(kind, ("\N{MIDDLE DOT}", "none", printable(kind)))
+    if kind != "failed" and is_broken(run):  # a run that goes on with nan is not well
+        return BROKEN[0], BROKEN[1], say("{words}, with a loss that is no number", words=words)
+    return symbol, colour, words
 
 
 def _where(run: RunHistory) -> str:
@@ -89,11 +96,21 @@ def _where(run: RunHistory) -> str:
         if begin is not None:
             since = say("since it went on after step {step}", step=f"{begin:,}")
         parts.append(say("{time} {since}", time=duration(state.seconds), since=since))
-        made = run.step - (begin or 0)
-        if state.kind == "running" and total and made > 0 and run.step < total:
-            left = state.seconds / made * (total - run.step)
+        left = _seconds_left(run)
+        if left is not None:
             parts.append(say("about {time} to go", time=duration(left)))
     return ", ".join(parts)
+
+
+def _seconds_left(run: RunHistory) -> float | None:
+    """Return the time to go at the pace so far; None where it is over, or has only begun."""
+    state, total = run.state, run.total_steps
+    if state.kind != "running" or not total or state.counted_from is None or state.seconds is None:
+        return None
+    step, before = state.counted_from
+    if not step < run.step < total:
+        return None
+    return (state.seconds - before) / (run.step - step) * (total - run.step)
 
 
 def _best(run: RunHistory) -> Child:
@@ -120,7 +137,7 @@ def _latest(run: RunHistory) -> Iterator[tuple[str, str, str]]:
             yield name, show(points[-1][1]), say(unit, step=f"{points[-1][0]:,}")
     if run.clipped_updates or (run.clip_norm and run.judged_updates):
         limit = say(", at {limit}", limit=float(run.clip_norm)) if run.clip_norm else ""
-        note = say("of {n} updates{limit}", n=f"{run.judged_updates:,}", limit=limit)
+        note = say("of {n:update|updates}{limit}", n=run.judged_updates, limit=limit)
         yield "clipped", say("{share:%}", share=run.clipped_share), note
     rates, speeds = run.points("learning_rate"), run.points("tokens_per_second")
     if rates:

@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from diagnostics._text import Text, say
 from diagnostics.page._run_findings import (
     NOISE_NATS,
     TREND_POINTS,
+    broken_finding,
     distance,
     finite,
-    first_broken,
-    loss_finding,
+    is_broken,
     shown_rate,
+    still_falls,
 )
 from diagnostics.page._run_history import RunHistory, plain_events
+from diagnostics.page._thinning import Point
 
 OVERFIT_GAP_NATS = 0.1  # with a rise: as `python -m minigpt.train` judges at the end of a run
 INITIAL_NATS = 0.5  # a fresh GPT-2 initialisation lies within 0.1 of ln V
@@ -29,6 +32,9 @@ CONSTANT_CLIPPING = 0.95
 DIVERGED_NATS = 0.5  # above where training began; the monitor's limit
 TOO_HIGH = ("loss_spike", "loss_diverges", "updates_too_large", "gradient_explodes")
 TOO_LOW = ("updates_too_small",)
+USUAL_MOVE = 0.001  # of its size, a weight in one update; what the monitor expects
+FACTOR_MAX = 1000.0  # a rate that is further off was not meant
+FALL_SHARE = 0.1  # of where the loss began, where nothing is known of its unit
 
 
 @dataclass(frozen=True)
@@ -75,27 +81,50 @@ def _initial_loss(run: RunHistory) -> Reading | None:
 
 
 def _broken_loss(run: RunHistory) -> Reading | None:
-    if first_broken(run) is None:
+    claim = broken_finding(run)
+    if claim is None:
         return None
-    state = run.state
-    where = say("read {path}, which says where it began", path=state.postmortem)
-    return Reading("fail", loss_finding(run), where if state.postmortem else None)
+    path = run.state.postmortem
+    where = say("read {path}, which says where it began", path=path) if path else None
+    return Reading("fail" if is_broken(run) else "warn", claim, where)
 
 
 def _context(run: RunHistory) -> Reading | None:
-    """Compare the loss with the entropy of single tokens: a model that uses no context has that."""
+    """Compare the loss with the entropy of single tokens: a model that uses no context has that.
+
+    A small validation part may lie below it by its choice of tokens, and a model that has learnt
+    its text by heart far above: so the training loss has a say, where it is known.
+    """
     points, entropy = finite(run.points("validation_loss")), run.unigram_entropy
-    if not points or entropy is None or points[-1][0] == 0 or first_broken(run) is not None:
+    if not points or entropy is None or points[-1][0] == 0 or is_broken(run):
         return None
     step, loss = points[-1]
-    facts = {"loss": loss, "step": step, "entropy": entropy}
-    if loss < entropy - NEAR_NATS:
+    training = dict(finite(run.points("training_loss"))).get(step)
+    facts = {"loss": loss, "step": step, "entropy": entropy, "training": training}
+    limit = entropy - NEAR_NATS
+    if loss < limit and (training is None or training < limit):
         claim = say(
             "the validation loss {loss} at step {step} is below {entropy}, what the frequencies of "
             "single tokens give: the context is used",
             **facts,
         )
         return Reading("pass", claim)
+    if training is not None and training < limit:
+        claim = say(
+            "the training loss {training} at step {step} is below {entropy}, what the frequencies "
+            "of single tokens give, and the validation loss {loss} is not: what is learnt does not "
+            "hold for the validation text",
+            **facts,
+        )
+        return Reading("warn", claim)
+    if loss < limit:
+        claim = say(
+            "the training loss {training} at step {step} is not below {entropy}, what the "
+            "frequencies of single tokens give, and the validation loss {loss} is: that says "
+            "nothing of the model, the validation text has other frequencies",
+            **facts,
+        )
+        return Reading("warn", claim)
     claim = say(
         "the validation loss {loss} at step {step} is not below {entropy}, what the frequencies of "
         "single tokens give: the context is not used yet",
@@ -106,24 +135,52 @@ def _context(run: RunHistory) -> Reading | None:
 
 def _gap(run: RunHistory) -> Reading | None:
     """Over- or underfitting, from two losses of the last evaluation that were measured alike."""
-    points, gaps, best = finite(run.points("validation_loss")), finite(run.gap()), run.best
-    if not gaps or best is None or points[-1][0] != gaps[-1][0]:
+    points, gaps = finite(run.points("validation_loss")), finite(run.gap())
+    if not gaps or points[-1][0] != gaps[-1][0] or points[-1][0] == 0 or is_broken(run):
         return None
-    rise, gap = points[-1][1] - best[1], gaps[-1][1]
-    facts = {"gap": distance(gap), "rise": rise, "best": best[0]}
-    if gap > OVERFIT_GAP_NATS and rise > NOISE_NATS:
+    best, training = min(points, key=lambda point: point[1]), dict(run.points("training_loss"))
+    rise, gap, now = points[-1][1] - best[1], gaps[-1][1], training[points[-1][0]]
+    facts = {"gap": distance(gap), "rise": rise, "best": best[0], "now": now}
+    then = training.get(best[0])
+    if rise > NOISE_NATS and then is not None and now - then > rise / 2:
+        claim = say(
+            "the validation loss is {rise} above its lowest, at step {best}, and the training loss "
+            "rose since then, from {then} to {now}: that is no overfitting",
+            then=then,
+            **facts,
+        )
+        return Reading("warn", claim)
+    if rise > NOISE_NATS and gap > OVERFIT_GAP_NATS:
         claim = say(
             "overfitting: validation is {gap} training, and {rise} above its lowest, at step "
             "{best}",
             **facts,
         )
-        return Reading("warn", claim, say("go on from the weights of step {best}", **facts))
-    if best[0] == points[-1][0]:
-        claim = say("underfitting so far: validation is at its lowest, and {gap} training", **facts)
-        over = run.state.kind in ("finished", "early")
-        return Reading("none", claim, say("train again with more steps") if over else None)
-    claim = say("neither over- nor underfitting shows: validation is {gap} training", **facts)
-    return Reading("pass", claim)
+        return Reading("warn", claim, say("use the weights of step {best}", **facts))
+    if not _has_learnt(run, points, now):
+        return None  # neither is a word for a model that has not begun to learn
+    return _fit(run, points, gap)
+
+
+def _has_learnt(run: RunHistory, points: Sequence[Point], training: float) -> bool:
+    if run.unigram_entropy is not None:
+        return training < run.unigram_entropy - NEAR_NATS
+    return points[0][0] != 0 or training < points[0][1] - INITIAL_NATS
+
+
+def _fit(run: RunHistory, points: Sequence[Point], gap: float) -> Reading:
+    facts = {"gap": distance(gap)}
+    if not still_falls(points):
+        claim = say("neither over- nor underfitting shows: validation is {gap} training", **facts)
+        return Reading("pass", claim)
+    if gap > OVERFIT_GAP_NATS:
+        claim = say(
+            "no overfitting so far: validation is {gap} training, and still falling", **facts
+        )
+        return Reading("none", claim)
+    claim = say("underfitting so far: validation is still falling, and {gap} training", **facts)
+    longer = run.state.kind in ("finished", "early") and _event_of(run, TOO_HIGH) is None
+    return Reading("none", claim, say("train again with more steps") if longer else None)
 
 
 def _rate(run: RunHistory) -> Reading | None:
@@ -132,29 +189,47 @@ def _rate(run: RunHistory) -> Reading | None:
     if not points:
         return None
     peak = max(value for _, value in points)
+    if peak <= 0:
+        return Reading(
+            "warn", say("the learning rate is {peak}: no update moves a weight", peak=peak)
+        )
     start, now = _begin_and_end(run)
     facts = {"peak": shown_rate(peak), "start": start, "now": now}
-    again = say("train again with a peak of {third}", third=shown_rate(peak / 3))
-    sign = _event_of(run, TOO_HIGH)
+    sign = _claim(_event_of(run, TOO_HIGH))
     if sign is None and now > start + DIVERGED_NATS:
         sign = say("the training loss is {now}, more than the {start} it began at", **facts)
     if sign is not None:
         claim = say("a sign of too high a learning rate, peak {peak}: {sign}", sign=sign, **facts)
+        again = say("train again with a peak of {third}", third=shown_rate(peak / 3))
         return Reading("warn", claim, again)
-    sign = _event_of(run, TOO_LOW)
-    if sign is not None:
-        claim = say("a sign of too low a learning rate, peak {peak}: {sign}", sign=sign, **facts)
-        return Reading(
-            "warn", claim, say("train again with a peak of {three}", three=shown_rate(3 * peak))
-        )
-    if now < start - NOISE_NATS and first_broken(run) is None:
+    event = _event_of(run, TOO_LOW)
+    if event is not None:
         claim = say(
-            "no sign of too high a learning rate, peak {peak}: the training loss fell from "
-            "{start} to {now}",
-            **facts,
+            "a sign of too low a learning rate, peak {peak}: {sign}", sign=_claim(event), **facts
         )
-        return Reading("pass", claim)
-    return None
+        return Reading("warn", claim, _higher_rate(peak, event.get("measured")))
+    if is_broken(run) or not _fell(run, start, now):
+        return None
+    claim = say(
+        "the training loss fell from {start} to {now} with a peak learning rate of {peak}; whether "
+        "another rate does better, only a run with it can tell",
+        **facts,
+    )
+    return Reading("none", claim)
+
+
+def _higher_rate(peak: float, moved: object) -> Text | None:
+    """Return the step to a rate that moves weights as usual, where that is not absurdly far."""
+    if not isinstance(moved, float) or not USUAL_MOVE / FACTOR_MAX <= moved < USUAL_MOVE:
+        return say("compare the learning rate with the one that was meant")
+    return say("train again with a peak of {rate}", rate=f"{peak * USUAL_MOVE / moved:.1g}")
+
+
+def _fell(run: RunHistory, start: float, now: float) -> bool:
+    """Tell whether the training loss fell as a loss does that is learnt from, not just began to."""
+    if run.unigram_entropy is not None:
+        return now < min(start, run.unigram_entropy) - NEAR_NATS
+    return start - now > FALL_SHARE * abs(start)
 
 
 def _clipping(run: RunHistory) -> Reading | None:
@@ -171,13 +246,18 @@ def _clipping(run: RunHistory) -> Reading | None:
         **facts,
     )
     usual = statistics.median(norms)
+    if not usual > 1.01 * run.clip_norm:  # norms after clipping: nothing to compare with
+        return Reading("none", claim)
     return Reading("none", claim, say("compare with a limit of {usual}, a usual norm", usual=usual))
 
 
-def _event_of(run: RunHistory, reasons: Sequence[str]) -> str | None:
+def _event_of(run: RunHistory, reasons: Sequence[str]) -> Mapping[str, Any] | None:
     wanted = {f"monitor.{reason}" for reason in reasons}
-    events = plain_events(run.events)
-    return next((e["claim"] for e in events if e.get("reason") in wanted), None)
+    return next((e for e in plain_events(run.events) if e.get("reason") in wanted), None)
+
+
+def _claim(event: Mapping[str, Any] | None) -> str | None:
+    return None if event is None else str(event.get("claim", ""))
 
 
 def _begin_and_end(run: RunHistory) -> tuple[float, float]:

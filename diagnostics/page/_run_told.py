@@ -8,7 +8,13 @@ from typing import Any
 from diagnostics._text import say
 from diagnostics.page._markup import Child, Markup, element, isolate
 from diagnostics.page._parts import prose
-from diagnostics.page._run_history import EVENTS_MAX, RunHistory, few_samples, plain_events
+from diagnostics.page._run_history import (
+    EVENTS_MAX,
+    RunHistory,
+    few_events,
+    few_samples,
+    plain_events,
+)
 
 CLOSING = "monitor.summary"  # counts again what stands beside each message
 
@@ -16,10 +22,11 @@ CLOSING = "monitor.summary"  # counts again what stands beside each message
 def messages(run: RunHistory) -> Markup:
     """Return the messages in the order in which they came, each with its count by now."""
     told = [event for event in plain_events(run.events) if event.get("reason") != CLOSING]
-    items = [_message(event) for event in told[:EVENTS_MAX]]
-    if len(told) > EVENTS_MAX:
-        more = say("and {n:message|messages} more", n=len(told) - EVENTS_MAX)
-        items.append(element("li", element("span"), element("p", more)))
+    items = [_message(event) for event in few_events(told)]
+    left_out = len(told) - len(items) + run.events_left_out
+    if left_out:
+        more = say("and {n:message|messages} more between these", n=left_out)
+        items.insert(EVENTS_MAX // 2, element("li", element("span"), element("p", more)))
     return element("ul", items, class_="readings")
 
 

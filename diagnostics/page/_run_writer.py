@@ -8,7 +8,9 @@
 
 `TrainingMonitor(..., page=page)` logs what it is told and its messages, so that nothing but
 `page.sample` is left to call. A page costs the run some milliseconds every few seconds, draws no
-random numbers, and never ends it: a page that cannot be written is one message.
+random numbers, and never ends it: a page that cannot be written is one message, and so is a value
+that is no number. Threads may share a page. A process that is killed says nothing: then the time on
+the page stands still.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -26,13 +29,14 @@ from typing import Any
 
 from diagnostics._text import say
 from diagnostics.page._replace_text import replace_text, require_replaceable
-from diagnostics.page._run_history import RunHistory, read_log
+from diagnostics.page._run_history import NAME_LENGTH, STEP_MAX, RunHistory, read_log
 from diagnostics.page._run_memory import agrees, read_memory, recall
 from diagnostics.page._run_page import render_run_page
 
 SHARE_MAX = 0.02  # of the time, at most, goes into rewriting a page that has grown large
 SOON_SECONDS = 1.0  # a message is shown that soon after the last writing
 MESSAGE_MAX = 1000  # characters of an error's own words
+FACT_MAX = 2000  # characters of one fact
 
 
 def to_stderr(text: str) -> None:
@@ -52,9 +56,11 @@ class RunPage:
     facts: name -> text, what the run was started with: sizes, device, data.
     every_seconds: how often the page is written at most; messages and the end come sooner. A
         browser loads it again twice as seldom, and no more once the run is over.
-    on_warning: gets one sentence when the page cannot be written, and no second one.
-    Raises OSError where no file can be written at `path`. As a context manager it notes how the
-    block ended and lets every exception through.
+    on_warning: gets one sentence when the page cannot be written, and no second one; likewise for
+        a value that cannot be shown.
+    Raises OSError where no file can be written at `path`, ValueError for `total_steps` below 1;
+    once it is made, it raises nothing. As a context manager it notes how the block ended and lets
+    every exception through.
     """
 
     def __init__(
@@ -73,21 +79,24 @@ class RunPage:
     ) -> None:
         if not 0 <= every_seconds < math.inf:
             raise ValueError(f"every_seconds must be a number >= 0, got {every_seconds}")
+        if total_steps is not None and not 1 <= total_steps <= STEP_MAX:
+            raise ValueError(f"total_steps must be a whole number >= 1, got {total_steps}")
         self.path = Path(path)
         self.every_seconds, self.on_warning = every_seconds, on_warning
         self.run = RunHistory(
-            title=title,
-            total_steps=total_steps,
+            title=str(title),
+            total_steps=None if total_steps is None else int(total_steps),
             vocab_size=vocab_size,
             unigram_entropy=unigram_entropy,
             clip_norm=clip_norm,
-            best_path=best_path,
-            facts=dict(facts or {}),
+            best_path=None if best_path is None else str(best_path),
+            facts={str(name): str(text)[:FACT_MAX] for name, text in (facts or {}).items()},
         )
         self._begin = monotonic()
         self._written = -math.inf  # when, and what it cost
         self._cost = 0.0
-        self._warned = False
+        self._warned: set[str] = set()  # what was warned of, each once
+        self._lock = threading.RLock()  # a message may come from a thread, or from within
         self.path.parent.mkdir(parents=True, exist_ok=True)
         require_replaceable(self.path)
 
@@ -97,21 +106,31 @@ class RunPage:
         Known names: `train_loss` (or `loss`, of an update's batches), `validation_loss`,
         `training_loss` (of an evaluation, measured like the validation loss), `learning_rate`,
         `grad_norm` (before clipping), `clipped` (true or false), `tokens_per_second`. Any other
-        gets a chart of its own. None is left out; a tensor on a GPU is waited for.
-        Raises TypeError for a value that is no number.
+        gets a chart of its own. None is left out, and so is what is no number, with a warning; a
+        tensor on a GPU is waited for. After the end a later step opens the page again.
         """
-        self.run.add(step, numbers)
-        self._write(wait=self.every_seconds)
+        with self._lock:
+            before = self.run.step
+            try:
+                self.run.add(step, numbers)
+            except TypeError as error:
+                self._warn_once(
+                    "value", say("the page leaves out a value: {words}", words=str(error))
+                )
+            self._note_progress(before)
+            self._write(wait=self.every_seconds)
 
     def event(self, event: object) -> None:
         """Show a message: an `Event` of the monitor, whose count stays current, or a sentence."""
-        self.run.events.append(event)
-        self._write(wait=min(SOON_SECONDS, self.every_seconds))
+        with self._lock:
+            self._take(self.run.add_event, event)
+            self._write(wait=min(SOON_SECONDS, self.every_seconds))
 
     def sample(self, step: int, text: str, *, prompt: str = "") -> None:
         """Show a text that the model wrote after `step` updates, and what it was given to go on."""
-        self.run.add_sample(step, text, prompt)
-        self._write(wait=self.every_seconds)
+        with self._lock:
+            self._take(self.run.add_sample, step, text, prompt)
+            self._write(wait=self.every_seconds)
 
     def go_on(
         self,
@@ -150,26 +169,32 @@ class RunPage:
             run.clipped_updates, run.judged_updates = clipped_updates, step
         run.step = step
         run.state.resumed_after = step
+        run.state.counted_from = (step, monotonic() - self._begin)
 
     def finish(
         self, kind: str = "finished", message: str = "", *, postmortem: object = None
     ) -> None:
         """Write the page for the last time; the first call counts, later ones do nothing.
 
-        kind: "finished", "early", "paused", "interrupted" or "failed".    message: the reason.
+        kind: "finished", "early", "paused", "interrupted" or "failed"; another word is shown as it
+            is.    message: the reason.
         postmortem: the path of the file that says what broke, where there is one.
         """
-        if self.run.state.kind != "running":
-            return
-        self.run.state.kind, self.run.state.message = kind, message
-        self.run.state.postmortem = None if postmortem is None else str(postmortem)
-        self._write(wait=-math.inf)
+        with self._lock:
+            state = self.run.state
+            if state.kind != "running":
+                return
+            state.kind, state.message = str(kind)[:NAME_LENGTH], str(message)[:MESSAGE_MAX]
+            state.postmortem = None if postmortem is None else str(postmortem)
+            self._write(wait=-math.inf)
 
     def fail(self, error: BaseException, *, postmortem: object = None) -> None:
         """Write the page for the last time, of a run that ended with this error or with Ctrl-C."""
-        kind, message = "failed", f"{type(error).__name__}: {error}"[:MESSAGE_MAX]
+        kind, message = "failed", _words_of(error)
         if isinstance(error, KeyboardInterrupt):
             kind, message = "interrupted", ""
+        elif isinstance(error, SystemExit) and error.code in (None, 0):
+            kind, message = "interrupted", str(say("The program ended itself."))
         self.finish(kind, message, postmortem=postmortem)
 
     def __enter__(self) -> RunPage:
@@ -184,6 +209,20 @@ class RunPage:
         if error is not None:
             self.fail(error)
         self.finish()
+
+    def _note_progress(self, before: int) -> None:
+        """Begin to count with the first step; after the end, a later one says that it goes on."""
+        run, state = self.run, self.run.state
+        if state.counted_from is None:
+            state.counted_from = (run.step, monotonic() - self._begin)
+        if state.kind != "running" and run.step > before:
+            state.kind, state.message, state.postmortem = "running", "", None
+
+    def _take(self, add: Callable[..., object], *values: object) -> None:
+        try:
+            add(*values)
+        except Exception as error:  # any: what a text's own str() raises, for example
+            self._warn_once("value", say("the page leaves out a value: {w}", w=_words_of(error)))
 
     def _write(self, wait: float) -> None:
         """Write the page unless it was written a moment ago; whatever goes wrong, the run goes on.
@@ -205,18 +244,30 @@ class RunPage:
         self._cost = self._written - start
 
     def _warn(self, error: Exception) -> None:
-        if self._warned:
-            return
-        self._warned = True
-        words = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
-        self.on_warning(
+        words = getattr(error, "strerror", None) or _words_of(error)
+        self._warn_once(
+            "page",
             say(
                 "the page {path} cannot be written ({words}); the training goes on, and the page "
                 "with it as soon as that is mended",
                 path=str(self.path),
-                words=words[:MESSAGE_MAX],
-            )
+                words=words,
+            ),
         )
+
+    def _warn_once(self, about: str, sentence: str) -> None:
+        if about not in self._warned:
+            self._warned.add(about)
+            with suppress(Exception):  # any: a listener that fails is no reason to stop
+                self.on_warning(sentence)
+
+
+def _words_of(error: BaseException) -> str:
+    """Return class and message; an error may fail to say what it is."""
+    message = ""
+    with suppress(Exception):
+        message = str(error)[:MESSAGE_MAX]
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def _rows_until(step: int, log: str | os.PathLike[str]) -> list[dict[str, Any]]:

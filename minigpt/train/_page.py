@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 PROMPT_LENGTH = 16  # tokens of the validation text, white space at its beginning passed over
 SPACE_MAX = 64
-SAMPLE_LENGTH = 120  # tokens that the model adds
+SAMPLE_LENGTH = 80  # tokens that the model adds: a line or two, and half the price of three
 # README's balanced setting: what a person would try first, and the same after every evaluation
 SAMPLING = {"temperature": 0.8, "top_k": 20, "top_p": 0.9, "repetition_penalty": 1.05}
 RESUMABLE = ("interrupted", "paused")
-FREE_SECONDS, SHARE_MAX = 1.0, 0.03  # samples may take so long, and this share of the time
+FREE_SECONDS, SHARE_MAX = 0.5, 0.03  # samples may take so long, and this share of the time
 
 
 def require_page(path: Path | None, folder: Path) -> None:

@@ -168,6 +168,21 @@ def test_a_traceback_is_read_from_the_bottom(capsys: pytest.CaptureFixture[str])
         (["--report", "r.json", "--target", "own.py:fine"], "and --target asks for a new one"),
         (["--self-test", "--html", "r.html"], "--self-test has no page"),
         (["--checklist", "during"], "invalid choice"),
+        (["--report", "r.json", "--only", "shift"], "and --only asks for a new one"),
+        (["--report", "r.json", "--skip", "shift"], "and --skip asks for a new one"),
+        (["--report", "r.json", "--seed", "3"], "and --seed asks for a new one"),
+        (["--report", "r.json", "--fast"], "and --fast asks for a new one"),
+        (["--report", "r.json", "--overfit-steps", "5"], "and --overfit-steps asks for a new"),
+        (["--report", "r.json", "--tokenizer", "t.json"], "and --tokenizer asks for a new one"),
+        (["--report", "r.json", "--log", "l.jsonl"], "--log is read for --checklist alone"),
+        (["--report", "r.json", "--html", "r.json"], "--html would write over the report r.json"),
+        (["--report", "r.json", "--html", "o", "--json", "./o"], "write to one file, ./o"),
+        (["--symptom", "x", "--json", "r.json"], "--symptom alone runs no check and has no use"),
+        (["--symptom", "x", "--only", "shift"], "has no use for --only"),
+        (["--list", "--json", "r.json"], "--list runs no check and has no use for --json"),
+        (["--compare", "a", "b", "--html", "c"], "--compare runs no check and has no use for"),
+        (["--env", "--symptom", "x"], "--env runs no check and has no use for --symptom"),
+        (["--self-test", "--ask"], "--self-test and --ask print one answer each"),
     ],
 )
 def test_flags_that_exclude_each_other(
@@ -177,6 +192,19 @@ def test_flags_that_exclude_each_other(
         main(arguments)
     assert stop.value.code == 2
     assert line in capsys.readouterr().err
+
+
+def test_a_report_without_a_name_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--report", ""]) == 2
+    assert "--report wants a file, got an empty name" in capsys.readouterr().err
+
+
+def test_a_report_that_is_cut_says_where(capsys: pytest.CaptureFixture[str]) -> None:
+    """The decoder's own words end in "at"; the place follows once."""
+    Path("cut.json").write_text('{"a": "b', encoding="utf-8")
+    assert main(["--report", "cut.json"]) == 2
+    told = capsys.readouterr().err
+    assert "unterminated string starting at line 1, column 7" in told
 
 
 @pytest.mark.parametrize(

@@ -64,12 +64,12 @@ FOCUS = f"""() => {{
               visible: drawn && inside && box.width > 1 && box.height > 1 }}
 }}"""
 
-# What stands in a closed <details> and would not be printed; of a chart, the picture is enough.
+# What stands in a closed <details> and would not be printed, while its summary would.
 HIDDEN_IN_CLOSED = f"""() => {{
     {_SHORT}
-    const inside = document.querySelectorAll(
-        'details:not([open], .chart-numbers) > :not(summary)')
-    return [...inside].filter(e => !e.checkVisibility()).slice(0, 10).map(short)
+    const inside = document.querySelectorAll('details:not([open]) > :not(summary)')
+    return [...inside].filter(
+        e => !e.checkVisibility() && e.parentElement.checkVisibility()).slice(0, 10).map(short)
 }}"""
 
 # Text that stands out too little: less than `least` : 1 against what is painted under it.

@@ -117,5 +117,7 @@ def habits(facts: Facts) -> list[Text]:
     warned = [r.check for r in facts.results.values() if r.status == "warn"]
     if warned:
         names = ", ".join(warned)
-        found.append(say("warnings that nobody reads: {names}; judge or declare them", names=names))
+        found.append(
+            say("warnings that are left open: {names}; judge or declare them", names=names)
+        )
     return found

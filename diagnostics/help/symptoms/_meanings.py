@@ -14,6 +14,9 @@ SEVERAL_WORDS = (
     ),
     (r"\bhow long\b|\bno matter (?:how|what|which)\b|\ba little\b|\bas long as\b", ""),
     (r"\b(?:refuses?|fails?|failed|failing|unable|struggles?|struggling) to\b", "not"),
+    (r"\b(?:learns?|learned|learnt|learning) nothing\b", "not learning"),
+    (r"\b(?:not|never|dont|doesnt|wont|cant|didnt) (?:go|get)(?: down)? to\b", "not reach"),
+    (r"\b(?:stops?|ends?) before\b", "ends early"),
     # curves
     (r"\b(?:training|learning|loss) curves?\b(?! is the same)", "train loss"),
     (r"\bvalidation curves?\b", "validation loss"),
@@ -140,8 +143,8 @@ MEANINGS = {
     "slowly": "slowly",
     "speed": "speed throughput tps",
     "fast": "fast faster quick quickly",
-    "text": "text produce produces sample samples output generation generate generated generates "
-    "writes write",
+    "text": "text spit spits produce produces sample samples output generation generate generated "
+    "generates writes write",
     "repeat": "repeat repeats repetition repetitive repeating",
     "loop": "loop loops looping",
     "garbage": "garbage gibberish nonsense rubbish chaos chaotic random junk bad incoherent noise "
@@ -185,7 +188,7 @@ MEANINGS = {
     "umlaut capital",
     "wrong": "wrong incorrect exchanged swapped broken broke cipher unknown",
     "end": "end ends stop stops ending stopped finish finishes terminate terminates",
-    "early": "early soon before",
+    "early": "early soon",
     "empty": "empty",
     "short": "short shorter",
     "fewer": "fewer",

@@ -79,6 +79,7 @@ RUN_SYMPTOMS = (
             "out of memory",
             "cuda oom",
             "memory grows every step",
+            "memory keeps growing",
             "memory leak",
             "process killed memory",
             "does not fit in memory",

@@ -44,7 +44,7 @@ def render_walk(symptom: Symptom, content: Mapping[str, Any], numbers: Numbers) 
     lines += [LEGEND, ""]
     for step in steps:
         lines += _render_step(step)
-    lines += ["", *_conclude(steps), *_elsewhere(steps, results)]
+    lines += ["", *_conclude(steps, _other_failure(steps, results)), *_elsewhere(steps, results)]
     return "\n".join(lines)
 
 
@@ -69,8 +69,11 @@ def _render_step(step: _Step) -> list[str]:
     return lines + lines_of("        ", step.finding.sentence)
 
 
-def _conclude(steps: Sequence[_Step]) -> list[str]:
-    """Name the first that stands; where none does, say what is left to measure."""
+def _conclude(steps: Sequence[_Step], other: Measured | None) -> list[str]:
+    """Name the first that stands; where none does, say what is left to measure.
+
+    other: a failure beside the suspects, whose own next step then comes before any of theirs.
+    """
     standing = [step for step in steps if step.finding.standing is Standing.STANDS]
     standing.sort(key=_is_consequence)  # stable
     if standing:
@@ -91,7 +94,7 @@ def _conclude(steps: Sequence[_Step]) -> list[str]:
     )
     lines = lines_of("", text) + lines_of(f"{left[0].number:>2}. ", left[0].suspect.what)
     lines += lines_of("    if so   ", left[0].lead.evidence)
-    return lines + _next(_what_next(left[0]))
+    return lines if other is not None and other.next_step else lines + _next(_what_next(left[0]))
 
 
 def _conclude_standing(standing: Sequence[_Step]) -> list[str]:
@@ -136,23 +139,31 @@ def _next(todo: str) -> list[str]:
 
 def _elsewhere(steps: Sequence[_Step], results: Mapping[str, Measured]) -> list[str]:
     """Name the report's first failure that is no suspect of this symptom."""
-    told = [s.finding.by for s in steps if s.finding.standing is Standing.STANDS]
-    failed = [r for r in results.values() if r.failed and r.consequence_of is None]
-    other = next((r for r in failed if r not in told), None)
+    other = _other_failure(steps, results)
     if other is None:
         return []
+    told = [s.finding.by for s in steps if s.finding.standing is Standing.STANDS]
     order = list(results)
     first = min((order.index(r.check) for r in told if r is not None), default=len(order))
     text = say(
-        "The report fails at {check} too, for a reason that is none of these: {claim}",
+        "The report fails at {check}{too}, for a reason that is none of these: {claim}",
         check=other.check,
+        too=" too" if told else "",
         claim=shorten(other.claim),
     )
     lines = ["", *lines_of("", text)]
     if order.index(other.check) < first:
-        lines += lines_of("", "It comes first in the report, and contaminates what comes after it.")
+        lines += lines_of(
+            "", "It comes first in the report, and may contaminate what comes after it."
+        )
         lines += _next(other.next_step) if other.next_step else []
     return lines
+
+
+def _other_failure(steps: Sequence[_Step], results: Mapping[str, Measured]) -> Measured | None:
+    told = [s.finding.by for s in steps if s.finding.standing is Standing.STANDS]
+    failed = [r for r in results.values() if r.failed and r.consequence_of is None]
+    return next((r for r in failed if r not in told), None)
 
 
 def _vocab_size(results: Mapping[str, Measured]) -> int | None:

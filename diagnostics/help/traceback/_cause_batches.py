@@ -108,6 +108,31 @@ def _worker(clues: Clues) -> Explanation | None:
     return Explanation(name="loader.killed", cause=cause, evidence=quoted(evidence), next_step=step)
 
 
+def _ragged(clues: Clues) -> Explanation | None:
+    """Rows of several lengths; a slice data[i:i + n] on the line ends with the data."""
+    match = re.search(
+        r"stack expects each tensor to be equal size, but got (\[[\d, ]*\]) at "
+        r"entry (\d+) and (\[[\d, ]*\]) at entry (\d+)",
+        clues.message,
+    )
+    if match is None:
+        return None
+    a, i, b, j = match.groups()
+    cause = say(
+        "row {i} has shape {a} and row {j} {b}: rows of one batch must have one length",
+        i=i, a=a, j=j, b=b,
+    )  # fmt: skip
+    step = say("cut or pad all rows to one length in collate_fn, and mask what is padded")
+    if clues.own and re.search(r"\[ ?(\w+) ?: ?\1 ?\+", clues.own.code):
+        cause = say(
+            "{cause}; a slice near the end of the data is shorter than the others", cause=cause
+        )
+        step = say("draw the starts below len(data) - block_size")
+    return Explanation(
+        name="batch.ragged", cause=cause, evidence=quoted(match.group()), next_step=step
+    )
+
+
 def _pickle(clues: Clues) -> Explanation | None:
     """What cannot be sent to a process that is started anew, or cannot be saved."""
     match = re.search(
@@ -153,7 +178,9 @@ def _empty_draw(clues: Clues) -> Explanation | None:
         return None
     cause = say("a random number was drawn from an empty range, {a} to {b}", a=match[1], b=match[2])
     step = say("print the bounds that randint gets, on the line before")
-    if clues.own and re.search(r"len\(|\.size\(|\.shape|block|context|seq", clues.own.code):
+    if clues.own and re.search(
+        r"(?:len\(|\.size\(|\.shape).*- ?\w*(?:block|context|seq|length|T\b)", clues.own.code
+    ):
         cause = say("{cause}: the data is not longer than the block", cause=cause)
         step = say("python -m diagnostics --only split batches")
     return Explanation(
@@ -165,14 +192,7 @@ RULES: tuple[Rule, ...] = (
     _metric,
     _broadcast_metric,
     _worker,
-    rule(
-        "batch.ragged",
-        "RuntimeError",
-        r"stack expects each tensor to be equal size, but got (?P<a>\[[\d, ]*\]) at "
-        r"entry (?P<i>\d+) and (?P<b>\[[\d, ]*\]) at entry (?P<j>\d+)",
-        "row {i} has shape {a} and row {j} {b}: rows of one batch must have one length",
-        "cut or pad all rows to one length in collate_fn, and mask what is padded",
-    ),
+    _ragged,
     rule(
         "batch.ragged_list",
         "ValueError",

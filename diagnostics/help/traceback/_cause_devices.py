@@ -128,8 +128,8 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(
         "device.not_compiled",
-        "AssertionError",
-        r"Torch not compiled with CUDA enabled",
+        "AssertionError RuntimeError",
+        r"Torch not compiled with CUDA enabled|Cannot get CUDA generator without ATen_cuda",
         "this torch is a build for CPUs, and the code asks for cuda",
         "choose the device by what is there: device = 'cuda' if "
         "torch.cuda.is_available() else 'cpu'",

@@ -212,10 +212,33 @@ RULES: tuple[Rule, ...] = (
         "check its permissions: ls -l",
     ),
     rule(
+        "file.no_folder",
+        "RuntimeError",
+        r"Parent directory (?P<folder>[\w./-]{1,80}) does not exist",
+        "the folder {folder} does not exist, and torch.save makes none",
+        'os.makedirs("{folder}", exist_ok=True) before the save',
+    ),
+    rule(
         "file.json",
         "JSONDecodeError",
         r"Expecting value: line 1 column 1 \(char 0\)",
         "what was read as JSON is empty, or is no JSON at all",
         "print(repr(text[:80])) on the line before",
+    ),
+    rule(
+        "file.json_lines",
+        "JSONDecodeError",
+        r"Extra data: line (?P<line>\d+) column (?P<column>\d+)",
+        "a second value begins at line {line}, column {column}, and JSON is one value; a file "
+        "with a value on each line (.jsonl) has this form",
+        "rows = [json.loads(line) for line in open(path)]",
+    ),
+    rule(
+        "file.json_place",
+        "JSONDecodeError",
+        r"(?P<what>[^\n:]{1,60}): line (?P<line>\d+) column (?P<column>\d+)",
+        "the text stops being JSON at line {line}, column {column}: it is cut off or edited by "
+        "hand; a comma after the last entry and single quotes are no JSON",
+        "python -m json.tool FILE, which names the same place, after each correction",
     ),
 )

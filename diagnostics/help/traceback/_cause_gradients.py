@@ -36,7 +36,7 @@ def _no_gradient(clues: Clues) -> Explanation | None:
         others=(
             say("the forward pass ran under torch.no_grad() or inference_mode()"),
             say("every parameter is frozen (requires_grad=False)"),
-            say("the loss was made from .item(), .detach(), argmax or a new tensor"),
+            say("the loss was made from .item(), .detach(), argmax, .long() or a new tensor"),
         ),
         evidence=quoted(said),
         next_step=say("python -m diagnostics --only gradients"),
@@ -76,6 +76,29 @@ def _in_place(clues: Clues) -> Explanation | None:
 RULES: tuple[Rule, ...] = (
     _no_gradient,
     _in_place,
+    rule(
+        "gradient.in_place_leaf",
+        "RuntimeError",
+        r"modified by an inplace operation: \[(?P<what>[\w.]+ \[[\d, ]*\])\] is at version \d+; "
+        r"expected version \d+",
+        "a parameter, a buffer or an input ({what}) was changed in place between the forward and "
+        "the backward pass, as an optimizer step or a running average does",
+        "move that change after backward()",
+    ),
+    rule(
+        "gradient.number",
+        "AttributeError",
+        r"'(?P<kind>float|int|float64)' object has no attribute 'backward'",
+        "the loss is a plain number ({kind}), which remembers no computation; .item() gives one",
+        "call backward() on the loss tensor, before .item()",
+    ),
+    rule(
+        "gradient.not_finite",
+        "RuntimeError",
+        r"The total norm of order [\d.]+ for gradients from `parameters` is non-finite",
+        "at least one gradient is NaN or infinite",
+        "python -m diagnostics --only forward_hooks gradients",
+    ),
     rule(
         "gradient.twice",
         "RuntimeError",
@@ -121,7 +144,7 @@ RULES: tuple[Rule, ...] = (
         "RuntimeError",
         r"probability tensor contains either `inf`, `nan` or element < 0",
         "the probabilities that are sampled from are not numbers, infinite or "
-        "negative: the logits were not finite, or the temperature was 0",
+        "negative: logits without a softmax, logits that were not finite, or a temperature of 0",
         "python -m diagnostics --only forward_hooks generation sampling",
     ),
     rule(
@@ -151,7 +174,7 @@ RULES: tuple[Rule, ...] = (
         "RuntimeError",
         r"a Tensor with (?P<count>\d+) elements cannot be converted to Scalar",
         "one number was asked of a tensor with {count}",
-        "reduce it first, with .mean() or .sum() for example",
+        "reduce it first, tensor.mean().item(), or name one entry, tensor[0].item()",
     ),
     rule(
         "number.ambiguous",

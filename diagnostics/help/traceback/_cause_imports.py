@@ -10,10 +10,11 @@ from diagnostics.help.traceback._frames import Frame
 from diagnostics.help.traceback._rules import Clues, Explanation, Rule, quoted
 
 _COURSE = frozenset({"torch", "numpy", "tqdm", "safetensors"})
-_LIBRARIES = _COURSE | sys.stdlib_module_names | {
+_THIRD_PARTY = frozenset({
     "transformers", "tokenizers", "datasets", "accelerate", "evaluate", "peft", "sklearn", "scipy",
     "pandas", "matplotlib", "lightning", "wandb", "tiktoken", "einops", "triton", "torchvision",
-}  # fmt: skip
+})  # fmt: skip
+_LIBRARIES = _COURSE | sys.stdlib_module_names | _THIRD_PARTY
 _INSTALL_NAMES = {
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",
@@ -99,7 +100,7 @@ def _no_module(clues: Clues) -> Explanation | None:
         step = say(
             'python -c "import {name}; print({name}.__version__, {name}.__file__)"', name=name
         )
-    elif name in _COURSE or name in _INSTALL_NAMES:
+    elif name in _COURSE or name in _INSTALL_NAMES or name in _THIRD_PARTY:
         cause = say("{name} is not installed in the Python that runs this", name=name)
         step = say("python -m pip install {name}", name=_INSTALL_NAMES.get(name, name))
     else:

@@ -29,8 +29,8 @@ def _embedding(clues: Clues) -> Explanation | None:
         "is longer than the block"
     )
     too_large = say(
-        "a token id is not below the rows of the embedding, or is negative: the "
-        "ids were made with another, larger vocabulary than the model"
+        "a token id is not below the rows of the embedding, or is negative: ids of "
+        "a larger vocabulary than the model's, or a mark for padding such as -100"
     )
     evidence = quoted("index out of range in self") + (f" from {quoted(code)}" if code else "")
     if positions and not tokens:
@@ -89,8 +89,8 @@ def _beyond_dimension(clues: Clues) -> Explanation | None:
         r"index (-?\d{1,12}) is out of bounds for (dimension|axis) (\d+) with size (\d{1,12})",
         clues.message,
     )
-    if match is None or "IndexError" not in clues.kinds:
-        return None
+    if match is None or not {"IndexError", "RuntimeError"} & clues.kinds:
+        return None  # gather and scatter raise the second
     index, size = int(match[1]), int(match[4])
     if size == 0:
         cause = say(
@@ -148,10 +148,13 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(
         "index.dtype",
-        "IndexError",
-        r"tensors used as indices must be long, int, byte or bool tensors",
-        "the index is a tensor of floating point numbers",
-        "index with whole numbers: index.long()",
+        "IndexError RuntimeError",
+        r"tensors used as indices must be long, int, byte or bool tensors"
+        r"|Expected dtype int(?:32/|32 or |)(?:int)?64 for index"
+        r"|one_hot is only applicable to index tensor of type LongTensor",
+        "the index is a tensor of a number type that no index here may have: floating "
+        "point, or a small type such as int16 or uint16",
+        "index with int64 numbers: index.long()",
     ),
     rule(
         "index.top_k",

@@ -19,7 +19,7 @@ _UNITS = {
 }
 _SIZE = r"([\d.]{1,20}) ?(bytes|B|[KMGTP]i?B)"
 _TRIED = re.compile(rf"[Tt]ried to allocate {_SIZE}|Unable to allocate {_SIZE}")
-_ABSURD_BYTES = 2**42  # 4 TiB at once: no laptop's or student's budget, but a wrong size
+_ABSURD_BYTES = 2**40  # 1 TiB at once: no laptop's or student's budget, but a wrong size
 _ORDER = (
     "measure what needs the memory",
     "a smaller batch, with accumulation steps that keep the effective batch",
@@ -63,7 +63,7 @@ def _out_of_memory(clues: Clues) -> Explanation | None:
     elif others:
         cause, step = others, say("nvidia-smi")
     else:
-        step = say(_MEASURE)
+        step = measure(clues)
     return Explanation(
         name="memory.fragmented" if fragmented else "memory.others" if others else "memory.budget",
         cause=cause,
@@ -72,6 +72,15 @@ def _out_of_memory(clues: Clues) -> Explanation | None:
         others_are=say(_ORDER_IS),
         next_step=step,
     )
+
+
+def measure(clues: Clues) -> str:
+    """Return the step that says what needs the memory; ours measures a Mini-GPT only."""
+    if clues.is_course:
+        return say(_MEASURE)
+    if "CUDA" in clues.message:
+        return say("print(torch.cuda.memory_summary()) on the line before the one above")
+    return say("halve the batch size, and double the accumulation steps")
 
 
 def _budget(message: str, tried: int | None) -> str:
@@ -85,6 +94,8 @@ def _budget(message: str, tried: int | None) -> str:
         message,
     )
     free = _size(re.compile(rf"of which {_SIZE} is free|{_SIZE} free"), message)
+    if capacity is None and not re.search(r"CUDA|HIP|XPU|MPS", message):
+        return say("{tried} were asked for at once, more than the machine gave", tried=_show(tried))
     if capacity is None:
         return say("{budget}: {tried} more were asked for", budget=budget, tried=_show(tried))
     if tried > capacity:
@@ -190,7 +201,7 @@ def _killed(clues: Clues) -> Explanation | None:
         evidence=quoted(clues.message),
         others=tuple(say(part) for part in _ORDER),
         others_are=say(_ORDER_IS),
-        next_step=say(_MEASURE),
+        next_step=measure(clues),
     )
 
 

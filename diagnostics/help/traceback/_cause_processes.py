@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 
 from diagnostics._text import say
+from diagnostics.help.traceback._cause_memory import measure
 from diagnostics.help.traceback._rules import Clues, Explanation, Rule, quoted, rule
 
 _LOST = re.compile(
     r"Connection closed by peer|Connection reset by peer|connection was closed"
     r"|lost the others"
     r"|remote process exited or there was a network error|Socket closed|recvValue failed"
-    r"|Process \d+ (?:exited|terminated)"
+    r"|Process \d+ (?:exited|terminated)|DataLoader worker \(pid\(s\) [\d, ]+\) exited"
 )
 
 
@@ -90,7 +91,7 @@ def _lost(clues: Clues) -> Explanation | None:
                 "machine's memory is full"
             ),
             evidence=quoted(signal.group()),
-            next_step=say("python -m minigpt.memory --measure"),
+            next_step=measure(clues),
         )
     return Explanation(
         name="process.echo",
@@ -119,8 +120,16 @@ RULES: tuple[Rule, ...] = (
         "process.no_group",
         "ValueError RuntimeError",
         r"Default process group has not been initialized",
-        "the script uses torch.distributed, and was not started as one of several processes",
-        "torchrun --nproc-per-node 2 train.py",
+        "torch.distributed is used before init_process_group has run in this process",
+        'call it first: torch.distributed.init_process_group("gloo")',
+    ),
+    rule(
+        "process.environment",
+        "ValueError KeyError",
+        r"environment variable \w+ expected, but not set|^'(?:LOCAL_)?RANK'$|^'WORLD_SIZE'$",
+        "the script takes its place among several processes from the environment, which only a "
+        "launcher sets, and was started without one",
+        "torchrun --standalone --nproc-per-node 2 train.py",
     ),
     rule(
         "process.port",

@@ -22,11 +22,18 @@ def _tuple_attribute(clues: Clues) -> Explanation | None:
         return None
     if match[1] != "backward" and not re.search(r"model|logits|loss|net\b|\bout", code):
         return None
+    if re.search(r"model|logits|loss|net\b", code) or not code:
+        step = say("take it apart: logits, loss = model(inputs, targets)")
+    else:
+        step = say("take it apart where it is made, as in: out, _ = attention(x, x, x)")
     return Explanation(
         name="output.tuple",
-        cause=say("a tuple is used as a tensor; a model that returns (logits, loss) gives one"),
+        cause=say(
+            "a tuple is used as a tensor: what was called returns several values, as a model "
+            "that returns (logits, loss), nn.LSTM and nn.MultiheadAttention do"
+        ),
         evidence=quoted(match.group()) + (f" at {quoted(code)}" if code else ""),
-        next_step=say("take it apart: logits, loss = model(inputs, targets)"),
+        next_step=step,
     )
 
 
@@ -39,21 +46,32 @@ def _none(clues: Clues) -> Explanation | None:
     if match is None:
         return None
     code = clues.own.code if clues.own else ""
+    others: tuple[str, ...] = ()
     if match[1] == "backward" or (match[1] == "item" and "loss" in code):
-        cause = say(
-            "the loss is None: a model that is called without targets returns (logits, None)"
+        cause = say("the loss is None")
+        others = (
+            say("a model that is called without targets returns (logits, None)"),
+            say("a function that computes the loss has no return"),
         )
-        step = say("give it targets: logits, loss = model(inputs, targets)")
-    elif ".grad" in code:
-        cause = say(
-            "the .grad is None: backward() has not run, or this parameter took no part in the loss"
+        step = say("print what the call that makes the loss returns, on the line after it")
+    elif re.search(r"(?<!autograd)\.grad(?=[.\[])", code):
+        cause = say("the .grad is None")
+        others = (
+            say("backward() has not run yet, or zero_grad() has run since"),
+            say("the parameter took no part in the loss, or is frozen"),
+            say("it is no parameter but a computed tensor, which keeps no gradient"),
         )
-        step = say("python -m diagnostics --only gradients")
+        step = say("read .grad between backward() and zero_grad(), where it is not None")
     else:
         cause = say("something on this line is None; a function without a return gives None")
         step = say("print the parts of the line above, one by one, on the line before")
     return Explanation(
-        name="python.none", cause=cause, evidence=quoted(match.group()), next_step=step
+        name="python.none",
+        cause=cause,
+        others=others,
+        others_are=say("the text does not say which of these it is") if others else "",
+        evidence=quoted(match.group()),
+        next_step=step,
     )
 
 
@@ -92,7 +110,7 @@ def _keyword(clues: Clues) -> Explanation | None:
             "over more than it takes, or under another name",
             name=name,
         )
-    elif "onfig" in called:
+    elif re.search(r"Config(?:\.__init__)?$", called):
         cause = say(
             "this configuration has no field `{name}`: it was saved for another class "
             "or by another version",
@@ -193,7 +211,7 @@ RULES: tuple[Rule, ...] = (
         r"'(?P<owner>\w+)' object has no attribute '(?P<name>\w+)'\. Did you mean: "
         r"'(?P<right>\w+)'",
         "{owner} has no `{name}`; the interpreter knows a `{right}`",
-        "write {right} in the place of {name}",
+        "write {right} in the place of {name}, if that is meant",
     ),
     rule(
         "python.name",
@@ -203,6 +221,15 @@ RULES: tuple[Rule, ...] = (
         "nothing is called `{name}` at this place: a misspelling, a missing "
         "import, or a cell that was not run",
         "define or import {name} before this line",
+    ),
+    rule(
+        "python.unbound",
+        "UnboundLocalError",
+        r"(?:cannot access local variable|local variable) '(?P<name>\w+)' (?:where it is not "
+        r"associated with a value|referenced before assignment)",
+        "`{name}` has no value yet: the line that sets it did not run before this one, as in a "
+        "loop of no rounds or a branch that was not taken",
+        "give {name} a value before that loop or branch",
     ),
     rule(
         "python.syntax",

@@ -1,4 +1,4 @@
-"""Causes of shapes that do not meet: cross-entropy, matrix products, views."""
+"""Causes of shapes that do not meet: matrix products, views, broadcasts, joins."""
 
 from __future__ import annotations
 
@@ -7,90 +7,7 @@ import re
 from diagnostics._text import say
 from diagnostics.help.traceback._rules import Clues, Explanation, Rule, numbers, quoted, rule
 
-_FLATTEN = "cross_entropy(logits.flatten(0, 1), targets.flatten())"
 _PRINT = "print the shapes of the operands on the line before the one above"
-
-
-def _batch_size(clues: Clues) -> Explanation | None:
-    match = re.search(
-        r"Expected input batch_size \((\d{1,12})\) to match target batch_size \((\d{1,12})\)",
-        clues.message,
-    )
-    if match is None:
-        return None
-    logits, targets = int(match[1]), int(match[2])
-    cause = say(
-        "the loss got {logits:row|rows} of logits and {targets:target|targets}",
-        logits=logits,
-        targets=targets,
-    )
-    why, step = _why_rows_differ(logits, targets)
-    return Explanation(
-        name="shape.loss_rows", cause=cause + why, evidence=quoted(match.group()), next_step=step
-    )
-
-
-def _why_rows_differ(logits: int, targets: int) -> tuple[str, str]:
-    """Return what the two numbers point to, and the step; nothing where they point nowhere."""
-    if logits and targets > logits and targets % logits == 0:
-        return say(
-            ", {times} times as many: the targets are flattened over batch and time, the logits "
-            "are not, or are of the last position only",
-            times=targets // logits,
-        ), say(_FLATTEN)
-    if targets and logits > targets and logits % targets == 0:
-        return say(
-            ", one for each {times} rows: the logits are flattened over batch and time, the "
-            "targets are not",
-            times=logits // targets,
-        ), say(_FLATTEN)
-    if _one_position_apart(logits, targets):
-        rows = abs(logits - targets)
-        return say(
-            ": {rows} rows of {a} against {rows} rows of {b}, so that only one was shifted",
-            rows=rows,
-            a=logits // rows,
-            b=targets // rows,
-        ), say("shift both: cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())")
-    return "", say(_PRINT)
-
-
-def _one_position_apart(a: int, b: int) -> bool:
-    rows = abs(a - b)
-    return rows > 1 and a % rows == 0 and b % rows == 0
-
-
-def _target_size(clues: Clues) -> Explanation | None:
-    match = re.search(r"Expected target size (\[[\d, ]+\]), got (\[[\d, ]+\])", clues.message)
-    if match is None:
-        return None
-    wanted, got = numbers(match[1]), numbers(match[2])
-    if len(wanted) != 2 or len(got) != 2 or wanted[0] != got[0]:
-        return None
-    if abs(wanted[1] - got[1]) == 1:
-        return Explanation(
-            name="shape.loss_length",
-            cause=say(
-                "logits and targets differ by one position ({a} and {b}): one of them was "
-                "cut or shifted, the other was not",
-                a=wanted[1],
-                b=got[1],
-            ),
-            evidence=quoted(match.group()),
-            next_step=say("python -m diagnostics --only shift shapes"),
-        )
-    return Explanation(
-        name="shape.loss_classes",
-        cause=say(
-            "the logits came as (B, T, V) = ({b}, {t}, {v}), and cross_entropy takes "
-            "the second dimension for the classes",
-            b=wanted[0],
-            t=got[1],
-            v=wanted[1],
-        ),
-        evidence=quoted(match.group()),
-        next_step=say(_FLATTEN),
-    )
 
 
 def _product(clues: Clues) -> Explanation | None:
@@ -151,18 +68,8 @@ def _view_size(clues: Clues) -> Explanation | None:
 
 
 RULES: tuple[Rule, ...] = (
-    _batch_size,
-    _target_size,
     _product,
     _view_size,
-    rule(
-        "shape.loss_targets",
-        "RuntimeError",
-        r"0D or 1D target tensor expected, multi-target not supported",
-        "the logits are (N, V), and the targets have more than one dimension: they "
-        "are not flattened, or the wrong column of the batch was taken",
-        _FLATTEN,
-    ),
     rule(
         "shape.view_stride",
         "RuntimeError",
@@ -219,6 +126,13 @@ RULES: tuple[Rule, ...] = (
         _PRINT,
     ),
     rule(
+        "shape.joined_dimensions",
+        "RuntimeError",
+        r"Tensors must have same number of dimensions: got (?P<a>\d+) and (?P<b>\d+)",
+        "tensors are joined, and one has {a} dimensions, another {b}",
+        "give the smaller one the missing dimension: tensor.unsqueeze(dim)",
+    ),
+    rule(
         "shape.layer_norm",
         "RuntimeError",
         r"Given normalized_shape=\[(?P<want>[\d, ]+)\], expected input with shape "
@@ -235,6 +149,13 @@ RULES: tuple[Rule, ...] = (
         "the embedding is shared out evenly among the heads, and its dimension is "
         "no multiple of their number",
         "choose an embedding dimension that is a multiple of the number of heads",
+    ),
+    rule(
+        "shape.asserted_block",
+        "AssertionError ValueError",
+        r"Cannot forward sequence of length (?P<got>\d+), block size is only (?P<block>\d+)",
+        "{got} tokens were given to a model whose block has {block} positions",
+        "crop the row before the call: ids = ids[:, -{block}:]",
     ),
     rule(
         "shape.minigpt_block",

@@ -29,24 +29,65 @@ def _cast(clues: Clues) -> Explanation | None:
     )
 
 
+def _targets(clues: Clues) -> Explanation | None:
+    match = re.search(
+        r"expected target dtype to be Long or Byte, but got (\w+)"
+        r"|expected scalar type Long but found (\w+)|\"nll_loss\w*\" not implemented for '(\w+)'",
+        clues.message,
+    )
+    if match is None or "RuntimeError" not in clues.kinds:
+        return None
+    in_loss = clues.has_call("cross_entropy", "nll_loss") or not clues.trace.frames
+    if match[2] and not in_loss:
+        return None  # products say the same
+    return Explanation(
+        name="type.targets",
+        cause=say(
+            "class numbers must be int64, and these are {got}", got=match[match.lastindex or 1]
+        ),
+        evidence=quoted(match.group()),
+        next_step=say("targets = targets.long()"),
+    )
+
+
+def _ids(clues: Clues) -> Explanation | None:
+    match = re.search(
+        r"Expected tensor for argument #1 'indices' to have one of the following "
+        r"scalar types: Long, Int; but got ([\w.]+)",
+        clues.message,
+    )
+    if match is None or "RuntimeError" not in clues.kinds:
+        return None
+    if re.search(r"Float|Double|Half", match[1]):
+        why = say("a division, a mean or a loaded array made them float")
+    else:
+        why = say("it takes int64 and int32, and a saved array often holds a smaller type")
+    return Explanation(
+        name="type.ids",
+        cause=say("the ids of an embedding came as {got}: {why}", got=match[1], why=why),
+        evidence=quoted(match.group()),
+        next_step=say("ids = ids.long()"),
+    )
+
+
 RULES: tuple[Rule, ...] = (
+    _targets,
+    _ids,
     rule(
-        "type.targets",
+        "type.attention",
         "RuntimeError",
-        r"expected target dtype to be Long or Byte, but got (?P<got>\w+)|expected "
-        r"scalar type Long but found (?P<found>\w+)|\"nll_loss\w*\" not implemented "
-        r"for '(?P<kernel>\w+)'",
-        "class numbers must be int64, and these are {got}{found}{kernel}",
-        "targets = targets.long()",
+        r"Expected query, key, and value to have the same dtype, but got query\.dtype: "
+        r"(?P<q>[\w:]+) key\.dtype: (?P<k>[\w:]+) and value\.dtype: (?P<v>[\w:]+)",
+        "attention takes one number type, and query, key and value are {q}, {k} and {v}",
+        "convert two of them: k, v = k.to(q.dtype), v.to(q.dtype)",
     ),
     rule(
-        "type.ids",
-        "RuntimeError",
-        r"Expected tensor for argument #1 'indices' to have one of the following "
-        r"scalar types: Long, Int; but got (?P<got>[\w.]+)",
-        "an embedding reads whole numbers, and the ids came as {got}: a division, "
-        "a mean or a loaded array made them float",
-        "ids = ids.long()",
+        "type.kernel",
+        "RuntimeError NotImplementedError",
+        r"\"(?P<kernel>\w+)\" not implemented for '(?P<got>Long|Int|Short|Byte|Bool)'",
+        "{got} numbers came into an operation that works on floating point numbers only "
+        "({kernel}): token ids or targets in the place of logits look like this",
+        "print the .dtype of the operands on the line before the one above",
     ),
     rule(
         "type.mixed",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
+from diagnostics.help.traceback._cause_arguments import RULES as ARGUMENTS
 from diagnostics.help.traceback._cause_batches import RULES as BATCHES
 from diagnostics.help.traceback._cause_cuda import RULES as CUDA
 from diagnostics.help.traceback._cause_devices import RULES as DEVICES
@@ -11,6 +13,7 @@ from diagnostics.help.traceback._cause_files import RULES as FILES
 from diagnostics.help.traceback._cause_gradients import RULES as GRADIENTS
 from diagnostics.help.traceback._cause_imports import RULES as IMPORTS
 from diagnostics.help.traceback._cause_index import RULES as INDEX
+from diagnostics.help.traceback._cause_loss import RULES as LOSS
 from diagnostics.help.traceback._cause_memory import RULES as MEMORY
 from diagnostics.help.traceback._cause_own import RULES as OWN
 from diagnostics.help.traceback._cause_processes import RULES as PROCESSES
@@ -22,6 +25,7 @@ from diagnostics.help.traceback._cause_types import RULES as TYPES
 from diagnostics.help.traceback._rules import Clues, Explanation, Rule
 from diagnostics.help.traceback._trace import Trace
 
+TARGET = "--target YOUR_FILE.py:build"  # build returns the Pipeline of the person's own model
 ASKED_MOST = 8  # exceptions of one chain or group
 
 RULES: tuple[Rule, ...] = (
@@ -32,7 +36,9 @@ RULES: tuple[Rule, ...] = (
     *STATE,
     *BATCHES,
     *INDEX,
+    *LOSS,
     *SHAPES,
+    *ARGUMENTS,
     *TYPES,
     *GRADIENTS,
     *TRANSFORMERS,
@@ -72,5 +78,13 @@ def _first(clues: Clues) -> Explanation | None:
     for read in RULES:
         explanation = read(clues)
         if explanation is not None:
-            return explanation
+            return _of_own_model(explanation, clues)
     return None
+
+
+def _of_own_model(explanation: Explanation, clues: Clues) -> Explanation:
+    """Without a target the checks read a Mini-GPT's checkpoint, which is another model."""
+    step = explanation.next_step
+    if not step.startswith("python -m diagnostics --only") or clues.is_course:
+        return explanation
+    return replace(explanation, next_step=f"{step} {TARGET}")

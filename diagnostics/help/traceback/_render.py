@@ -74,6 +74,8 @@ def _render_explanation(reading: TracebackReading) -> list[str]:
 
 
 def _general_step(reading: TracebackReading) -> str:
+    if reading.surfaced is None:
+        return say("paste all of what the program printed, down to its last line: 2> error.txt")
     if reading.where is None:
         return say("read the frames from the bottom to the first one that is yours")
     return say(

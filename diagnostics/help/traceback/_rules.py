@@ -68,6 +68,13 @@ class Clues:
         """Whether paths look like those of Windows."""
         return any(re.match(r"[A-Za-z]:\\", frame.file) for frame in self.trace.frames)
 
+    @property
+    def is_course(self) -> bool:
+        """Whether minigpt's own code ran, or nothing says whose did."""
+        files = [frame.file.replace("\\", "/") for frame in self.trace.frames]
+        has_own = any(frame.is_own for frame in self.trace.frames)
+        return not has_own or any(_OWN_MODULE.search(file) for file in files)
+
     def has_call(self, *functions: str) -> bool:
         """Whether a frame is in one of these functions."""
         return any(frame.function.rpartition(".")[2] in functions for frame in self.trace.frames)

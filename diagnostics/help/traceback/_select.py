@@ -18,7 +18,7 @@ from diagnostics.help.traceback._trace import KNOWN_ENDING, Trace, read_exceptio
 
 _ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\):[^=]{0,400}?\brank +: (\d{1,6})")
 _SUMMARY = re.compile(r"^(?:FAILED|ERROR) \S+(?:::\S+)* - (.*)$")
-_COMMAND_ERROR = re.compile(r"^error: (\S.*)$")
+_COMMAND_ERROR = re.compile(r"^(?:[\w.-]+(?: \w+)?: )?error: (\S.*)$")
 _KILLED = re.compile(
     r"^(?:\S+: line \d+: +\d+ )?(Killed|Segmentation fault|Bus error)\b(?: "
     r"*\(core dumped\))?.{0,80}$"

@@ -421,7 +421,7 @@ class TestWalk:
         text = walk("good_loss_bad_text", report(shift=failed("shift.wrapped_last")))
         assert "[?]  1. targets that are the inputs themselves" in text
         assert "first that stands" not in text
-        assert "The report fails at shift too, for a reason that is none of these" in text
+        assert "The report fails at shift, for a reason that is none of these" in text
 
     def test_a_skip_is_not_measured_and_says_what_unlocks_it(self) -> None:
         skipped = {
@@ -522,7 +522,15 @@ class TestWalk:
 
     def test_a_failure_outside_of_the_symptom_is_named(self) -> None:
         text = walk("text_ends_early", report(sampling=failed("sampling.top_k")))
-        assert "The report fails at sampling too" in text
+        assert "The report fails at sampling," in text
+
+    def test_a_failure_beside_the_suspects_has_the_only_next_step(self) -> None:
+        """One thing to do: what failed is mended before anything else is measured."""
+        broken = report(shapes=failed("shapes.fixed_length", next_step="call it by hand"))
+        text = walk("loss_explodes", broken)
+        assert "The report fails at shapes, for a reason that is none of these" in text
+        assert text.count("    next    ") == 1
+        assert "    next    call it by hand" in text
 
     def test_the_vocabulary_of_the_report_explains_the_number(self) -> None:
         content = report(shapes={"numbers": {"vocab_size": 65}})

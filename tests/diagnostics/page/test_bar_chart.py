@@ -78,7 +78,8 @@ def test_values_without_a_length_are_marked_and_told() -> None:
         log_x=True,
     )
     assert paths(markup, "chart-cross")[0].count("M") == 2
-    assert "2 values are no finite number" in notes(markup)
+    assert "1 value is missing" in notes(markup)
+    assert "1 value is no finite number" in notes(markup)
     assert "1 value is 0 or below" in notes(markup)
 
 

@@ -91,7 +91,7 @@ def test_updates_are_told_from_the_smallest_to_the_largest() -> None:
 def test_the_first_step_of_adam_stands_beside_its_rate() -> None:
     markup = updates(learning_rates=[1e-3, 1e-3], adam_first_step={"head.weight": 0.9999})
     assert "the rate 0.001" in texts(markup)
-    assert "The first step of Adam moves every number by the learning rate" in notes(markup)
+    assert "The first step of Adam moves each number by the learning rate" in notes(markup)
 
 
 @pytest.mark.parametrize(
@@ -114,6 +114,13 @@ def test_no_rate_is_drawn_where_the_step_is_not_the_rate(numbers: dict[str, Any]
 def test_sizes_that_the_dtype_of_the_model_loses_are_told_as_computed_in_float64() -> None:
     assert finding(updates("optimizer.some_lost_to_rounding")) == (
         "Computed in float64, one step moves the parameters by 0.001 to 0.02 of their own size"
+    )
+
+
+def test_a_gradient_that_other_batches_give_is_not_told_as_lost() -> None:
+    """As of an expert that the router did not choose for the first batch."""
+    assert finding(gradients(missing=["a", "b", "c"], zero_at_first=2)) == (
+        "Of 6 gradients of one batch 3 are missing; 2 of these come with other batches or weights"
     )
 
 

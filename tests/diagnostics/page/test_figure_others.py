@@ -76,6 +76,16 @@ def test_other_shapes_of_schedules() -> None:
     ]
 
 
+def test_a_schedule_ends_at_its_last_step_even_if_the_curve_does_not() -> None:
+    """The curve is stored at evenly spaced steps; 13 updates end with step 12."""
+    curve = {"step": [0, 4, 8], "rate": [1e-3, 8e-4, 5e-4]}
+    figure = draw_schedule(stored("schedule", curve=curve, peak_step=0, last=2e-4))
+    assert figure is not None
+    assert finding(figure.markup) == (
+        "The learning rate starts at its peak 0.001 and ends at 2.00e-04 after 13 steps"
+    )
+
+
 def test_groups_whose_rates_differ_have_curves_of_their_own() -> None:
     markup = schedule(rates_in_use=[[1e-4, 1e-3], [2e-4, 1e-3], [3e-4, 1e-3]])
     assert table(markup)[0] == ["step", "schedule", "group 0", "group 1"]

@@ -99,3 +99,14 @@ def test_a_sample_of_another_check_is_found() -> None:
     figure = draw_sample(content)
     assert figure is not None
     assert figure.check == "own"
+
+
+def test_a_piece_that_is_no_text_by_itself_stands_as_its_id() -> None:
+    """As the bytes of one character do; two of them would look alike."""
+    told = "A number in brackets is an id that is no text by itself."
+    markup = draw(pieces={"0": "a", "1": "\ufffd", "2": "\ufffd\ufffd", "3": "b\ufffd"})
+    assert "[1]" in markup
+    assert "[2]" in markup
+    assert "[3]" not in markup
+    assert told in notes(markup)
+    assert told not in notes(draw())

@@ -4,11 +4,14 @@ import itertools
 import json
 import math
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from diagnostics.page import RunHistory
-from diagnostics.page._run_history import few_samples, plain_events, read_log
+from diagnostics.page._run_history import few_events, few_samples, plain_events, read_log
 from diagnostics.page._thinning import POINTS_MAX
 
 ROWS = [
@@ -98,6 +101,71 @@ def test_other_names_of_the_same_number() -> None:
 def test_no_number_is_refused_by_name() -> None:
     with pytest.raises(TypeError, match="loss must be a number, got str"):
         RunHistory().add(1, {"loss": "low"})
+
+
+@pytest.mark.parametrize(
+    "value", [torch.ones(2), np.ones(3), 1j, [1.0], 10**400, torch.empty((), device="meta")]
+)
+def test_what_is_no_number_costs_itself_alone(value: Any) -> None:
+    run = RunHistory()
+    with pytest.raises(TypeError, match="mine must be a number, got"):
+        run.add(1, {"mine": value, "loss": torch.tensor(2.0, requires_grad=True) * 1})
+    assert run.series == {"train_loss": [(1, 2.0)]}
+
+
+@pytest.mark.parametrize("step", [None, "x", math.nan, 10**400, torch.ones(2)])
+def test_a_step_that_is_no_number_is_refused(step: Any) -> None:
+    with pytest.raises(TypeError, match="step must be"):
+        RunHistory().add(step, {"loss": 1.0})
+
+
+def test_scalars_of_other_libraries_are_numbers() -> None:
+    run = RunHistory()
+    run.add(np.int64(1), {"loss": np.float32(2.5), "lr": np.array([0.5]), "clipped": np.True_})
+    assert (run.points("train_loss"), run.points("learning_rate")) == ([(1, 2.5)], [(1, 0.5)])
+    assert run.clipped_share == 1.0
+
+
+def test_a_step_that_is_told_twice_has_its_later_number() -> None:
+    """Two names for one number, too; a nan of a step is never hidden."""
+    run = RunHistory()
+    run.add(1, {"loss": 2.0, "train_loss": 3.0, "mine": math.nan})
+    run.add(1, {"loss": 4.0, "mine": 1.0})
+    assert run.points("train_loss") == [(1, 4.0)]
+    assert math.isnan(run.points("mine")[0][1])
+    assert run.gaps == []
+
+
+def test_steps_that_go_back_stay_in_order_and_are_told() -> None:
+    run = RunHistory()
+    for step, loss in ((1, 4.0), (5, 3.0), (3, 2.0), (5, 1.0), (2, 0.5)):
+        run.add(step, {"loss": loss})
+    assert run.points("train_loss") == [(1, 4.0), (2, 0.5), (3, 2.0), (5, 1.0)]
+    assert run.gaps == [
+        "The count of steps went back, from 5 to 3: where a step is told twice, its later number "
+        "is shown."
+    ]
+
+
+def test_names_without_end_are_cut_and_told() -> None:
+    run = RunHistory()
+    for step in range(100):
+        run.add(step, {f"name {step} " + "x" * 1000: 1.0})
+    run.add(100, {"loss": 1.0})  # a name with a place of its own is always taken
+    assert len(run.series) == 65
+    assert max(map(len, run.series)) == 80
+    assert run.gaps == ["Only the first 64 names of numbers are shown."]
+
+
+def test_of_very_many_messages_the_first_and_the_last_stay() -> None:
+    run = RunHistory()
+    for number in range(1000):
+        run.add_event(f"{number} " + "x" * 5000)
+    kept = few_events(run.events)
+    numbers = [int(event.split()[0]) for event in kept]
+    assert (numbers[:50], numbers[50:]) == ([*range(50)], [*range(950, 1000)])
+    assert len(run.events) + run.events_left_out == 1000
+    assert len(run.events[0]) == 2000
 
 
 def test_messages_of_any_kind_become_plain() -> None:

@@ -21,9 +21,9 @@ def test_a_healthy_run_is_not_warned_of() -> None:
     )
     run.vocab_size, run.unigram_entropy, run.clip_norm = 65, 3.3, 1.0
     said = readings(run)
-    assert [reading.status for reading in said] == ["pass", "pass", "none", "pass", "none"]
+    assert [reading.status for reading in said] == ["pass", "pass", "none", "none", "none"]
     assert said[2].claim == (
-        "underfitting so far: validation is at its lowest, and 0.02 nats above training"
+        "underfitting so far: validation is still falling, and 0.02 nats above training"
     )
     assert said[4].claim.startswith("100 % of 30 updates were clipped: the limit 1, and not")
 
@@ -40,14 +40,72 @@ def test_overfitting_needs_a_gap_and_a_rise() -> None:
         "warn",
         "overfitting: validation is 0.75 nats above training, and 0.25 above its lowest, at step "
         "10",
-        "go on from the weights of step 10",
+        "use the weights of step 10",
     )
-    rise = run_of(validation_loss=[4.0, 3.0, 3.25], training_loss=[4.0, 3.0, 3.25])
-    assert only(rise, "underfitting") == (
+    level = run_of(validation_loss=[4.0, 3.0, 3.0], training_loss=[4.0, 2.95, 2.95])
+    assert only(level, "underfitting") == (
         "pass",
-        "neither over- nor underfitting shows: validation is 0 nats above training",
+        "neither over- nor underfitting shows: validation is 0.05 nats above training",
         None,
     )
+    gap = run_of(validation_loss=[4.0, 3.0, 2.5], training_loss=[4.0, 2.5, 1.5])
+    assert only(gap, "overfitting") == (
+        "none",
+        "no overfitting so far: validation is 1 nats above training, and still falling",
+        None,
+    )
+
+
+def test_a_training_loss_that_rises_too_is_no_overfitting() -> None:
+    """As with too high a rate: the gap has always been there, and both losses rise."""
+    run = run_of(validation_loss=[4.0, 3.0, 3.5], training_loss=[4.0, 2.8, 3.3])
+    status, claim, step = only(run, "overfitting")
+    assert (status, step) == ("warn", None)
+    assert claim == (
+        "the validation loss is 0.5 above its lowest, at step 10, and the training loss rose since "
+        "then, from 2.8 to 3.3: that is no overfitting"
+    )
+    noisy = run_of(validation_loss=[4.0, 3.0, 5.0], training_loss=[4.0, 0.04, 0.05])
+    assert only(noisy, "overfitting")[1].startswith("overfitting: validation is 4.95 nats above")
+
+
+def test_a_model_that_has_not_begun_to_learn_is_not_called_fine() -> None:
+    """Rate 0: both losses stay at ln V, where there is no gap and no rise either."""
+    run = run_of(validation_loss=[4.18, 4.18, 4.18], training_loss=[4.17, 4.17, 4.17])
+    assert readings(run) == []
+    run.unigram_entropy = 3.3
+    assert [reading.claim.partition(":")[0] for reading in readings(run)] == [
+        "the validation loss 4.18 at step 20 is not below 3.3, what the frequencies of single "
+        "tokens give"
+    ]
+
+
+def test_the_loss_before_the_first_update_counts_for_the_lowest() -> None:
+    """Lowest of those after it is no lowest: 30, 20, 10 after 4 is no underfitting."""
+    run = run_of(validation_loss=[4.0, 30.0, 20.0, 10.0], training_loss=[4.0, 30.0, 20.0, 10.0])
+    assert not [reading for reading in readings(run) if "underfitting" in reading.claim]
+
+
+def test_a_rate_of_0_moves_nothing() -> None:
+    run = run_of(learning_rate=[0.0] * 3)
+    assert only(run, "rate")[1] == "the learning rate is 0: no update moves a weight"
+
+
+def test_no_rate_is_called_fine() -> None:
+    """A fall alone does not say that another rate would not do better."""
+    falling = {"train_loss": [4.0 - 0.1 * place for place in range(20)]}
+    run = run_of(learning_rate=[0.05] * 20, **falling)
+    status, claim, step = only(run, "learning rate")
+    assert (status, step) == ("none", None)
+    assert claim.startswith("the training loss fell from 3.9 to 2.55 with a peak learning rate of")
+    run.unigram_entropy = 2.5  # no more than the frequencies of single tokens give
+    assert not [reading for reading in readings(run) if "learning rate" in reading.claim]
+
+
+def test_a_limit_on_norms_after_clipping_is_compared_with_nothing() -> None:
+    run = run_of(grad_norm=[1.0] * 20, clipped=[True] * 20)
+    run.clip_norm = 1.0
+    assert only(run, "clipped")[2] is None
 
 
 def test_a_rate_that_is_too_high_is_seen_in_the_loss() -> None:
@@ -63,15 +121,22 @@ def test_a_rate_that_is_too_high_is_seen_in_the_loss() -> None:
 
 @pytest.mark.parametrize(
     ("reason", "word", "peak"),
-    [("loss_spike", "high", "0.1"), ("updates_too_small", "low", "0.9")],
+    [("loss_spike", "high", "0.1"), ("updates_too_small", "low", "3")],
 )
 def test_messages_of_the_monitor_are_signs_too(reason: str, word: str, peak: str) -> None:
     run = run_of(learning_rate=[0.3])
-    run.events.append({"reason": f"monitor.{reason}", "claim": "the loss jumped", "step": 3})
+    run.events.append({"reason": f"monitor.{reason}", "claim": "the loss jumped", "measured": 1e-4})
     status, claim, step = only(run, "sign of too")
     assert status == "warn"
     assert claim == f"a sign of too {word} a learning rate, peak 0.3: the loss jumped"
     assert step == f"train again with a peak of {peak}"
+
+
+def test_a_rate_that_nobody_meant_is_not_multiplied() -> None:
+    run = run_of(learning_rate=[1e-12])
+    moved = {"reason": "monitor.updates_too_small", "claim": "c", "measured": 1e-12}
+    run.events.append(moved)
+    assert only(run, "sign of too")[2] == "compare the learning rate with the one that was meant"
 
 
 def test_a_loss_that_is_not_finite_names_no_cause() -> None:
@@ -101,4 +166,21 @@ def test_a_loss_at_the_entropy_of_single_tokens_uses_no_context() -> None:
         "warn",
         "the validation loss 3.31 at step 10 is not below 3.3, what the frequencies of single "
         "tokens give: the context is not used yet",
+    )
+
+
+def test_the_training_loss_has_a_say_about_the_context() -> None:
+    """A few tokens of validation may be frequent ones; a text learnt by heart does not carry."""
+    lucky = run_of(validation_loss=[4.2, 3.0], training_loss=[4.2, 4.18])
+    lucky.unigram_entropy = 3.3
+    assert only(lucky, "frequencies")[:2] == (
+        "warn",
+        "the training loss 4.18 at step 10 is not below 3.3, what the frequencies of single tokens "
+        "give, and the validation loss 3 is: that says nothing of the model, the validation text "
+        "has other frequencies",
+    )
+    by_heart = run_of(validation_loss=[4.2, 5.0], training_loss=[4.2, 0.1])
+    by_heart.unigram_entropy = 3.3
+    assert only(by_heart, "frequencies")[1].endswith(
+        "and the validation loss 5 is not: what is learnt does not hold for the validation text"
     )

@@ -4,6 +4,7 @@ import math
 import os
 import re
 import stat
+import threading
 from pathlib import Path
 
 import pytest
@@ -143,6 +144,46 @@ class TestTrouble:
         assert len(said) == 1
         assert "(ZeroDivisionError: a fault of ours)" in said[0]
 
+    def test_no_value_ends_the_run(self, path: Path) -> None:
+        """Nothing is raised, whatever is logged; the first refusal is told, and only once."""
+
+        class Silent:
+            def __str__(self) -> str:
+                raise RuntimeError("has no words")
+
+        said: list[str] = []
+        page = RunPage(path, every_seconds=0.0, on_warning=said.append)
+        page.log(1, loss=torch.ones(2), mine=3.0)
+        page.log(None, loss=1.0)  # type: ignore[arg-type]
+        page.log(2, clipped=torch.ones(2))
+        page.event(Silent())
+        page.sample(3, Silent())  # type: ignore[arg-type]
+        assert said == [
+            "the page leaves out a value: loss must be a number, got Tensor of shape (2,)"
+        ]
+        assert page.run.series == {"mine": [(1, 3.0)]}
+
+    def test_a_listener_that_fails_is_no_reason_to_stop(self, path: Path) -> None:
+        def broken(sentence: str) -> None:
+            raise RuntimeError(sentence)
+
+        RunPage(path, on_warning=broken).log(1, loss="low")
+
+    def test_threads_may_share_a_page(self, path: Path) -> None:
+        said: list[str] = []
+        page = RunPage(path, every_seconds=0.0, on_warning=said.append)
+
+        def tell(name: str) -> None:
+            for step in range(10):
+                page.log(step, **{f"{name}{step}": 1.0})
+
+        threads = [threading.Thread(target=tell, args=(name,)) for name in "ab"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert (len(page.run.series), said) == (20, [])
+
     def test_ctrl_c_while_it_is_written_is_let_through(
         self, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -164,6 +205,9 @@ class TestTrouble:
             RunPage(tmp_path / "file" / "run.html")
         with pytest.raises(ValueError, match="every_seconds"):
             RunPage(tmp_path / "run.html", every_seconds=math.nan)
+        for total in (0, -1, math.nan, math.inf):
+            with pytest.raises(ValueError, match="total_steps must be a whole number >= 1"):
+                RunPage(tmp_path / "run.html", total_steps=total)  # type: ignore[arg-type]
 
     @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write")
     def test_a_protected_file_stays(self, path: Path) -> None:
@@ -189,6 +233,43 @@ class TestTheEnd:
         with pytest.raises(KeyboardInterrupt), RunPage(path):
             raise KeyboardInterrupt
         assert "interrupted" in text_of(path)
+
+    @pytest.mark.parametrize(("code", "kind"), [(0, "interrupted"), (2, "failed")])
+    def test_a_program_that_ends_itself(self, path: Path, code: int, kind: str) -> None:
+        with pytest.raises(SystemExit), RunPage(path) as page:
+            raise SystemExit(code)
+        assert page.run.state.kind == kind
+
+    def test_nan_is_not_shown_as_well(self, path: Path) -> None:
+        with RunPage(path) as page:
+            page.log(1, loss=math.nan)
+        assert "finished, with a loss that is no number" in text_of(path)
+
+    def test_another_word_is_shown_as_it_is(self, path: Path) -> None:
+        RunPage(path).finish("out of <time>")
+        assert "out of &lt;time&gt;" in text_of(path)
+
+    def test_a_later_step_opens_the_page_again(self, path: Path) -> None:
+        """A second call of a fit; an evaluation at the end does not."""
+        page = RunPage(path, every_seconds=0.0)
+        page.log(1, loss=4.0)
+        page.finish("failed", "why")
+        page.log(1, validation_loss=3.0)
+        assert page.run.state.kind == "failed"
+        page.log(2, loss=3.0)
+        assert (page.run.state.kind, page.run.state.message) == ("running", "")
+        assert "running" in text_of(path)
+
+    def test_the_time_to_go_is_reckoned_from_the_first_numbers(
+        self, path: Path, clock: Clock
+    ) -> None:
+        """Made long before the loop, which begins at 500: 100 steps in 10 s, 400 more to go."""
+        page = RunPage(path, total_steps=1000)
+        clock.now += 3600
+        page.log(500, loss=4.0)
+        clock.now += 10
+        page.log(600, loss=4.0)
+        assert "about 40 s to go" in text_of(path)
 
     def test_the_first_word_counts(self, path: Path) -> None:
         with RunPage(path) as page:
