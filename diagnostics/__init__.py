@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     from diagnostics._report import Report
     from diagnostics._result import CheckFailedError, CheckResult, Status
     from diagnostics._self_test import SelfTest, self_test
+    from diagnostics._stored import StoredReportError, load_report
     from diagnostics._suite import diagnose, require_healthy
     from diagnostics.accumulation import check_accumulation
     from diagnostics.batch_independence import check_batch_independence
     from diagnostics.batches import check_batches
     from diagnostics.causal_independence import check_causal_independence
     from diagnostics.checkpoint import check_checkpoint
+    from diagnostics.compare import compare_files, compare_reports
     from diagnostics.context import check_context
     from diagnostics.distributed import check_distributed
     from diagnostics.environment import check_environment
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from diagnostics.optimizer import check_optimizer
     from diagnostics.overfit import check_overfit
     from diagnostics.padding import check_padding
+    from diagnostics.page import RunPage
     from diagnostics.positions import check_positions
     from diagnostics.prefix import check_prefix
     from diagnostics.range import check_range
@@ -59,8 +62,10 @@ __all__ = [
     "CheckResult",
     "Pipeline",
     "Report",
+    "RunPage",
     "SelfTest",
     "Status",
+    "StoredReportError",
     "TrainingMonitor",
     "assert_finite_tensor",
     "check_accumulation",
@@ -96,8 +101,11 @@ __all__ = [
     "check_split",
     "check_text",
     "check_training_step",
+    "compare_files",
+    "compare_reports",
     "diagnose",
     "explain",
+    "load_report",
     "require_healthy",
     "self_test",
 ]
@@ -108,12 +116,17 @@ _HOMES = {
     "CheckResult": "_result",
     "Pipeline": "_pipeline",
     "Report": "_report",
+    "RunPage": "page",
     "SelfTest": "_self_test",
     "Status": "_result",
+    "StoredReportError": "_stored",
     "TrainingMonitor": "monitor",
     "assert_finite_tensor": "forward_hooks",
+    "compare_files": "compare",
+    "compare_reports": "compare",
     "diagnose": "_suite",
     "explain": "_catalog",
+    "load_report": "_stored",
     "require_healthy": "_suite",
     "self_test": "_self_test",
 }

@@ -29,14 +29,11 @@ def numbers_table(
     if not rows:
         return None
     left = len(rows) - ROWS_MAX
-    told = ["" if skipped else meaning(check, path) for path, _ in rows[:ROWS_MAX]]
-    shown: list[tuple[Child, ...]] = [
-        (isolate(" / ".join(path)), isolate(text), element("span", words, class_="quiet"))
-        for (path, text), words in zip(rows[:ROWS_MAX], told, strict=True)
+    shown: list[tuple[Child, Child]] = [
+        (_named(path, "" if skipped else meaning(check, path)), isolate(text))
+        for path, text in rows[:ROWS_MAX]
     ]
-    headers = ["number", "value", "what it is"]
-    width = len(headers) if any(told) else 2
-    whole = table(f"numbers of {check}", headers[:width], [row[:width] for row in shown])
+    whole = table(f"numbers of {check}", ("number", "value"), shown)
     more = say("{left} more in the JSON report", left=left)
     return join([whole, element("p", more, class_="quiet small") if left > 0 else None])
 
@@ -68,6 +65,12 @@ def _rows(numbers: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
             yield (str(name), str(part)), brief(value[part])
         if len(value) > PARTS_MAX:
             yield (str(name), "..."), f"{_entries(value)} in all"
+
+
+def _named(path: tuple[str, ...], words: str) -> Markup:
+    """Return the name of a number, and below it what it is where that is known."""
+    name = isolate(" / ".join(path))
+    return join([name, element("span", words, class_="words quiet") if words else None])
 
 
 def _brief_list(items: list[Any]) -> str:
