@@ -12,7 +12,7 @@ from collections import Counter
 from diagnostics._catalog import CATALOG
 from diagnostics._report import Report
 from diagnostics._result import CheckResult, Status
-from diagnostics._text import printable
+from diagnostics._text import printable, say
 
 WIDTH = 88
 LABELS = {
@@ -75,7 +75,10 @@ def render_catalog() -> str:
 def _headline(report: Report) -> list[str]:
     counts = Counter(result.status for result in report.results)
     shown = ", ".join(f"{counts[s]} {_WORDS[s]}" for s in Status if counts[s])
-    lines = [f"{len(report.results)} checks: {shown} ({report.seconds:.1f} s)"]
+    took = f" ({report.seconds:.1f} s)" if report.seconds else ""  # a stored report may not know
+    lines: list[str] = [
+        say("{n:check|checks}: {shown}{took}", n=len(report.results), shown=shown, took=took)
+    ]
     first = report.first_failure
     if first is not None:
         lines += wrap("mend first: ", f"{first.check} ({first.stage}): {first.claim}", 4)

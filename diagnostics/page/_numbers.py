@@ -52,7 +52,7 @@ def brief(value: Any) -> str:
         return _entries(value) if value else "none"
     if isinstance(value, (list, tuple)):
         return _brief_list(list(value))
-    text = str(value)
+    text = str(value) or "none"
     return text if len(text) <= TEXT_MAX else f"{text[:TEXT_MAX]} ... ({len(text)} characters)"
 
 

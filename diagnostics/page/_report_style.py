@@ -101,7 +101,7 @@ _CHECKS = """
 .more { margin: .75rem 0 0; }
 .more > summary { color: var(--quiet); font-size: .95rem; margin-bottom: .5rem; }
 .more > :last-child { margin-bottom: .5rem; }
-.words { display: block; white-space: normal; max-width: 24rem; }
+.words { display: block; white-space: normal; min-width: 11rem; max-width: 24rem; }
 .pair {
   display: grid; gap: 1rem 3rem;
   grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr));

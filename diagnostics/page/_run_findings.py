@@ -186,7 +186,7 @@ def _trend(points: Sequence[Point]) -> str:
     before = [value for _, value in points[-2 * width : -width]]
     change = statistics.median(late) - statistics.median(before)
     spread = (statistics.variance(late) + statistics.variance(before)) / width
-    chance = 2 * MEDIAN_ERROR * math.sqrt(spread)
+    chance = 3 * MEDIAN_ERROR * math.sqrt(spread)
     if abs(change) > max(chance, NOISE_NATS):
         return ", still falling" if change < 0 else ", rising"
     return ", level by now" if chance <= LEVEL_NATS else ""

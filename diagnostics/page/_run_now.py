@@ -105,9 +105,9 @@ def _where(run: RunHistory) -> str:
 def _seconds_left(run: RunHistory) -> float | None:
     """Return the time to go at the pace so far; None where it is over, or has only begun."""
     state, total = run.state, run.total_steps
-    if state.kind != "running" or not total or state.counted_from is None or state.seconds is None:
+    if state.kind != "running" or not total or state.seconds is None:
         return None
-    step, before = state.counted_from
+    step, before = state.counted_from or (state.resumed_after or 0, 0.0)
     if not step < run.step < total:
         return None
     return (state.seconds - before) / (run.step - step) * (total - run.step)

@@ -93,11 +93,17 @@ def _target_size(clues: Clues) -> Explanation | None:
     )
     is_moved = bool(_MOVED.search(clues.own.code)) if clues.own else False
     is_near = abs(wanted[1] - got[1]) == 1  # a shift; or a vocabulary of 65 and a block of 64
+    near = say(
+        "the last dimension of the logits and the targets of a row differ by one ({a} and {b})",
+        a=wanted[1],
+        b=got[1],
+    )
     if is_moved or is_near:
         return Explanation(
             name="shape.loss_length",
-            cause=lengths,
-            others=() if is_moved else (unmoved,),
+            cause=lengths if is_moved else near,
+            others=() if is_moved else (unmoved, lengths),
+            others_are="" if is_moved else say("the text does not say which of these it is"),
             evidence=quoted(match.group()),
             next_step=say(_PRINT),
         )

@@ -190,7 +190,7 @@ def _sentence(message: str, start: int) -> str:
 
 def _killed(clues: Clues) -> Explanation | None:
     """Linux ends the process that needs the most memory, and says no more than Killed."""
-    if clues.kind != "Killed":
+    if clues.kind != "Killed" and "oom_kill event" not in clues.message:
         return None
     return Explanation(
         name="memory.killed",

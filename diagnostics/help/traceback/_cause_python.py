@@ -50,7 +50,7 @@ def _none(clues: Clues) -> Explanation | None:
     if match[1] == "backward" or (match[1] == "item" and "loss" in code):
         cause = say("the loss is None")
         others = (
-            say("a model that is called without targets returns (logits, None)"),
+            say("a model that is called without targets (labels) returns no loss"),
             say("a function that computes the loss has no return"),
         )
         step = say("print what the call that makes the loss returns, on the line after it")
@@ -188,6 +188,7 @@ RULES: tuple[Rule, ...] = (
         "Ctrl-C ended the run: this is no error; the place is where it happened to be",
         "run the same command again; a run of minigpt goes on with python -m "
         "minigpt.train --resume",
+        is_vague=True,  # it may have come while an error of the program was being handled
     ),
     _pipe,
     rule(

@@ -75,6 +75,15 @@ RULES: tuple[Rule, ...] = (
         'python -c "import transformers; print(transformers.__version__)"',
     ),
     rule(
+        "transformers.no_loss",
+        "ValueError",
+        r"The model did not return a loss from the inputs, only the following keys: [\w, ]+"
+        r"(?:\. For reference, the inputs it received are (?P<inputs>[\w, ]{1,80}))?",
+        "the model got no labels it knows, and computes no loss without them; it got {inputs}",
+        "give each row labels, or a collator that makes them: "
+        "DataCollatorForLanguageModeling(tokenizer, mlm=False)",
+    ),
+    rule(
         "transformers.no_model_type",
         "ValueError",
         r"Unrecognized model in (?P<place>\S+)\. Should have a `model_type` key",

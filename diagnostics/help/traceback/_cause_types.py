@@ -61,7 +61,9 @@ def _ids(clues: Clues) -> Explanation | None:
     if re.search(r"Float|Double|Half", match[1]):
         why = say("a division, a mean or a loaded array made them float")
     else:
-        why = say("it takes int64 and int32, and a saved array often holds a smaller type")
+        why = say(
+            "an embedding takes int64 and int32, and a saved array often holds a smaller type"
+        )
     return Explanation(
         name="type.ids",
         cause=say("the ids of an embedding came as {got}: {why}", got=match[1], why=why),
@@ -103,8 +105,8 @@ RULES: tuple[Rule, ...] = (
         "type.scalar",
         "RuntimeError",
         r"expected scalar type (?P<want>\w+) but found (?P<got>\w+)",
-        "one operation got {want} and {got} numbers: a part of the model or of the "
-        "data was converted, the rest was not",
+        "one operation got {want} and {got} numbers, and takes one type: a part of the model or of "
+        "the data was not converted as the rest was, or ids were not embedded",
         "print the .dtype of the operands on the line before the one above",
     ),
     rule(

@@ -29,6 +29,8 @@ _OTHER_OUTPUT = re.compile(
     r"|^(?:INFO|DEBUG|WARNING|ERROR|CRITICAL)[: \[]"
     r"|^\S*[$#%] \S|^\S+@\S+[:~ ].*[$#]\s*$|^PS [A-Z]:\\|^\^C|^>>> |^In \[\d+\]:"  # prompts
     r'|^"""$'  # after the traceback of another process
+    r"|^\S.{0,300}\.py:\d+: \w*Warning: |^```"
+    r"|^(?:wandb|srun|slurmstepd|make|bash|zsh)(?:\[\d+\])?: "
     r"|^={5,}|^-{20,}|^_{10,}"
     r"|^Exception ignored in|^Fatal Python error|^Killed$|^Segmentation fault"
 )
@@ -88,7 +90,7 @@ def _read_frames(lines: Sequence[Line], at: int) -> tuple[list[Frame], int, int]
             goes_on = FRAME.match(following) or _indent(following) > base + 1
             if not goes_on and not (frames and read_exception(following)):
                 break
-        elif frames and _indent(text) > base:
+        elif frames and (_indent(text) > base or _is_flat_code(lines, at)):
             if _MARKERS.match(text) and frames[-1].code:
                 marked = _marked(lines[at - 1].text, text)
                 frames[-1] = replace(frames[-1], marked=frames[-1].marked or marked)
@@ -98,6 +100,15 @@ def _read_frames(lines: Sequence[Line], at: int) -> tuple[list[Frame], int, int]
             break
         at += 1
     return frames, at, base
+
+
+def _is_flat_code(lines: Sequence[Line], at: int) -> bool:
+    """Whether a line without indentation is a frame's code: a chat or a form may cut blanks off."""
+    text, before = lines[at].text, lines[at - 1].text if at else ""
+    if _MARKERS.match(text):
+        return True
+    frame = FRAME.match(before)
+    return bool(frame) and not before[:1].isspace() and read_exception(text) is None
 
 
 def _marked(code: str, marks: str) -> str:

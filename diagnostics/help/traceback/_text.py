@@ -37,6 +37,11 @@ _STATIC_PREFIX = re.compile(
     r"^\[(?:rank|default)(\d+)\]:\[?[ ]?"  # torch and torchrun write these themselves
     r"|^\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]? "
 )
+_BAR = re.compile(  # tqdm draws over its line, so that a bar may stand before or inside another
+    r"(?:\r|^)[^\r\n]{0,120}?(?:\d{1,3}%\|[^|\r\n]{0,300}\| ?[^\[\r\n]{0,60}|\b\d+it )"
+    r"\[[^\]\r\n]{0,200}\]",
+    re.MULTILINE,
+)
 _ESCAPED = re.compile(r"\\(.)")
 _ESCAPED_FRAME = r"\n  File "
 _STATIC_STARTS = frozenset("[0123456789")
@@ -127,6 +132,7 @@ def _codec(head: bytes, content: bytes) -> str:
 def _clean(text: str) -> str:
     """Return the end of the text without colours, with plain line ends."""
     text = text[-LIMIT_BYTES:]
+    text = _BAR.sub("", text) if "%|" in text or "it [" in text else text
     text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\ufeff", "")
     text = _ANSI.sub("", text) if "\x1b" in text or "\x9b" in text else text
     if _ESCAPED_FRAME in text:

@@ -42,9 +42,9 @@ LIVE = [
     ("F.cross_entropy(torch.zeros(8, 65), torch.zeros(256).long())", "shape.loss_rows", "8 rows of logits and 256 targets, 32 times as many", "cross_entropy(logits.flatten(0, 1)"),
     ("F.cross_entropy(torch.zeros(256, 65), torch.zeros(8).long())", "shape.loss_rows", "one for each 32 rows", "cross_entropy(logits.flatten(0, 1)"),
     ("F.cross_entropy(torch.zeros(248, 65), torch.zeros(256).long())", "shape.loss_rows", "8 rows of 31 against 8 rows of 32", "shift both"),
-    ("F.cross_entropy(torch.zeros(7, 65), torch.zeros(9).long())", "shape.loss_rows", "7 rows of logits and 9 targets", "print the shapes"),
+    ("F.cross_entropy(torch.zeros(7, 65), torch.zeros(9).long())", "shape.loss_rows", "7 rows of logits and 9 targets", "print(logits.shape"),
     ("F.cross_entropy(torch.zeros(8, 32, 65), torch.zeros(8, 32).long())", "shape.loss_classes", "(B, T, V) = (8, 32, 65)", "cross_entropy(logits.flatten(0, 1)"),
-    ("F.cross_entropy(torch.zeros(8, 65, 32), torch.zeros(8, 33).long())", "shape.loss_length", "differ by one position (32 and 33)", "python -m diagnostics --only shift shapes"),
+    ("F.cross_entropy(torch.zeros(8, 65, 32), torch.zeros(8, 33).long())", "shape.loss_length", "differ by one (32 and 33)", "print(logits.shape, targets.shape)"),
     ("F.cross_entropy(torch.zeros(8, 65), torch.zeros(8, 2).long())", "shape.loss_targets", "more than one dimension", "cross_entropy(logits.flatten(0, 1)"),
     ("nn.Linear(64, 10)(torch.zeros(8, 128))", "shape.product", "64 inputs and 10 outputs got vectors of 128", "print the shapes"),
     ("torch.zeros(8, 3) @ torch.zeros(5, 3)", "shape.product", "first matrix has 3 columns, the second 5 rows; the other way round it would fit", "print the shapes"),
@@ -89,7 +89,7 @@ LIVE = [
     ("GPT().load_state_dict(GPT())", "state.not_a_dict", "got a", "pass its weights"),
     ("class M(nn.Module):\n    def forward(self, x): return x\nM()(torch.zeros(1), labels=3)", "python.keyword", "forward has no parameter `labels`", "print the parameters"),
     ("class M(nn.Module):\n    def __init__(self): self.head = nn.Linear(2, 2)\nM()", "python.no_init", "before super().__init__()", "make super()"),
-    ("loss = None\nloss.backward()", "python.none", "the loss is None", "give it targets"),
+    ("loss = None\nloss.backward()", "python.none", "the loss is None", "print what the call"),
     ("model = lambda ids: (ids, None)\nlogits = model(torch.zeros(1))\nlogits.argmax(-1)", "output.tuple", "(logits, loss)", "take it apart"),
     ("stoi = {'a': 0}\ndef encode(text): return [stoi[c] for c in text]\nencode('az')", "tokenizer.unknown", "the character 'z'", "python -m diagnostics --only roundtrip"),
     ("open('tokenizer/char_tokenizer.json')", "file.not_made", "has not been made yet", "python -m minigpt.prepare"),
@@ -109,7 +109,7 @@ LIVE = [
     ("with torch.inference_mode():\n    x = torch.zeros(2)\n(torch.ones(2, requires_grad=True) * x).sum().backward()", "gradient.inference", "inference_mode()", "make it under"),
     ("torch.ones(3, requires_grad=True).numpy()", "gradient.numpy", "cannot follow gradients", "detach it first"),
     ("torch.zeros(3).sum(2)", "index.dimension", "dimension 2 was named, and the tensor's last one is 0", "print the tensor's shape"),
-    ("torch.zeros(3)[torch.zeros(3)]", "index.dtype", "floating point", "index with whole numbers"),
+    ("torch.zeros(3)[torch.zeros(3)]", "index.dtype", "floating point", "index with int64"),
     ("import io\ntorch.save(lambda x: x, io.BytesIO())", "loader.pickle", "what is saved holds", "save weights and plain values"),
     ("from torch.utils.data import DataLoader\nDataLoader([], shuffle=True)", "loader.sample", "the data set is empty", "print(len(dataset))"),
     ("raise MemoryError", "memory.python", "more memory than the system gives", "print the sizes"),
@@ -124,6 +124,43 @@ LIVE = [
     ("a = torch.zeros(3).long()\na += 0.5", "type.cast", "result is Float and was to be stored in a tensor of Long", "write a = a + b"),
     ("from minigpt import load_checkpoint\nopen('x.safetensors', 'wb').write(b'hello')\nload_checkpoint('x.safetensors')", "checkpoint.damaged", "truncated, damaged or of another kind", "python -m diagnostics --only files"),
     ("from minigpt import CharTokenizer, MiniGPT, MiniGPTConfig, load_checkpoint, save_checkpoint\nsave_checkpoint('y.safetensors', MiniGPT(MiniGPTConfig.debug(3)), CharTokenizer('abc'))\nload_checkpoint('y.safetensors', tokenizer=CharTokenizer('abd'))", "checkpoint.tokenizer", "not the one", "python -m diagnostics --only fingerprint"),
+    ("V, T = 65, 64\nF.cross_entropy(torch.zeros(8, T, V), torch.zeros(8, T).long())", "shape.loss_length", "differ by one (65 and 64)", "print(logits.shape, targets.shape)"),
+    ("F.cross_entropy(torch.zeros(8, 64, 65).transpose(1, 2), torch.zeros(8, 32).long())", "shape.loss_length", "logits of 64 positions meet 32 targets a row", "print(logits.shape"),
+    ("F.cross_entropy(torch.zeros(8, 4, 65).view(-1, 130), torch.zeros(8, 4).long().view(-1))", "shape.loss_rows", "a .view names another number of classes", "print(logits.shape"),
+    ("F.cross_entropy(torch.zeros(8, dtype=torch.long), torch.zeros(8))", "type.kernel", "Long numbers came into an operation that works on floating point", "print the .dtype"),
+    ("nn.Embedding(5, 2)(torch.zeros(2, dtype=torch.short))", "type.ids", "takes int64 and int32", "ids = ids.long()"),
+    ("import numpy\nnn.Embedding(5, 2)(numpy.zeros(2))", "type.not_tensor", "as its indices, and got a numpy.ndarray", "make a tensor of it: torch.from_numpy"),
+    ("nn.Linear(4, 2)(nn.LSTM(4, 4)(torch.zeros(2, 1, 4)))", "type.not_tensor", "nn.LSTM", "take it apart where it is made"),
+    ("torch.zeros(3)[torch.zeros(1, dtype=torch.short)]", "index.dtype", "int16", "index with int64"),
+    ("torch.zeros(3).index_select(0, torch.zeros(1))", "index.dtype", "floating point", "index with int64"),
+    ("torch.zeros(2, 3).gather(1, torch.zeros(2, 1))", "index.dtype", "floating point", "index with int64"),
+    ("torch.zeros(2, 3).gather(1, torch.full((2, 1), -100))", "index.beyond_dimension", "-100 was asked for", "print the shape"),
+    ("torch.bmm(torch.zeros(1, 2, 2).long(), torch.zeros(1, 2, 2))", "type.scalar", "Long and Float", "print the .dtype"),
+    ("q = torch.zeros(1, 1, 2, 4)\nF.scaled_dot_product_attention(q, q.half(), q)", "type.attention", "are float, c10::Half and float", "convert two of them"),
+    ("torch.cat([torch.zeros(2, 3), torch.zeros(3)])", "shape.joined_dimensions", "one has 2 dimensions, another 1", "give the smaller one"),
+    ("out = nn.MultiheadAttention(4, 2)(*[torch.zeros(2, 1, 4)] * 3)\nout.view(2, 4)", "output.tuple", "nn.MultiheadAttention", "take it apart where it is made"),
+    ("w = torch.ones(3, requires_grad=True)\ny = (w * w).sum()\nwith torch.no_grad(): w -= 1\ny.backward()", "gradient.in_place_leaf", "a parameter, a buffer or an input", "move that change after backward()"),
+    ("loss = torch.zeros(1).item()\nloss.backward()", "gradient.number", "a plain number (float)", "call backward() on the loss tensor"),
+    ("w = torch.ones(1, requires_grad=True)\nw.grad = torch.tensor([float('nan')])\nnn.utils.clip_grad_norm_([w], 1.0, error_if_nonfinite=True)", "gradient.not_finite", "at least one gradient", "python -m diagnostics --only forward_hooks gradients"),
+    ("model = GPT()\nsum(p.grad.norm() for p in model.parameters())", "python.none", "the .grad is None", "read .grad between"),
+    ("batch = [torch.zeros(1)]\nbatch.to('cpu')", "batch.parts", "a list has no .to()", "move its parts: batch = [part"),
+    ("batch = {'ids': torch.zeros(1)}\nbatch.to('cpu')", "batch.parts", "a dict has no .to()", "move its parts: batch = {name: part"),
+    ("from torch.utils.data import DataLoader\nnext(iter(DataLoader([None, None])))", "batch.none", "is None, or holds None", "print(dataset[0])"),
+    ("data = torch.arange(9)\ntorch.stack([data[i:i + 4] for i in [0, 7]])", "batch.ragged", "a slice near the end", "draw the starts below"),
+    ("vocab = []\ntorch.randint(0, len(vocab), (4,))", "batch.short_data", "from an empty range, 0 to 0", "print the bounds"),
+    ("torch.optim.AdamW(GPT())", "type.parameters", "given a GPT", "give it the parameters"),
+    ("torch.optim.AdamW(GPT().parameters)", "type.parameters", "() is missing", "give it the parameters"),
+    ("nn.Linear(8 / 4, 2)", "type.float_size", "a size or a count", "divide with //"),
+    ("range(8 / 4)", "type.float_size", "a size or a count", "divide with //"),
+    ("a = torch.ones(2, requires_grad=True)\no = torch.optim.AdamW([a])\na.sum().backward(); o.step()\nb = torch.ones(3, requires_grad=True)\np = torch.optim.AdamW([b])\np.load_state_dict(o.state_dict())\nb.sum().backward(); p.step()", "state.optimizer_sizes", "(2 and 3)", "build the model from"),
+    ("torch.Generator(device='cuda')", "device.not_compiled", "a build for CPUs", "choose the device"),
+    ("torch.save({}, 'nowhere/a.pt')", "file.no_folder", "the folder nowhere", 'os.makedirs("nowhere"'),
+    ("import json\njson.loads('{\"a\": 1}\\n{\"a\": 2}')", "file.json_lines", "begins at line 2, column 1", "rows = [json.loads"),
+    ("import json\njson.loads('{\"a\": 1,}')", "file.json_place", "line 1, column 9", "python -m json.tool"),
+    ("import os\nos.environ['LOCAL_RANK']", "process.environment", "only a launcher sets", "torchrun --standalone"),
+    ("for i in []: loss = i\ndef last():\n    for i in []: loss = i\n    return loss\nlast()", "python.unbound", "`loss` has no value yet", "give loss a value"),
+    ("t, block = 9, 8\nassert t <= block, f'Cannot forward sequence of length {t}, block size is only {block}'", "shape.asserted_block", "9 tokens were given", "crop the row"),
+    ("def configure_optimizers(): pass\nconfigure_optimizers(lr=1)", "python.keyword", "configure_optimizers has no parameter `lr`", "print the parameters"),
 ]  # fmt: skip
 
 
@@ -136,3 +173,11 @@ def test_what_torch_says_today_is_explained(
     assert found == name
     assert cause in told
     assert next_step.startswith(step)
+
+
+def test_a_step_that_checks_names_the_target_where_the_model_is_no_mini_gpt(tmp_path: Path) -> None:
+    own = told_of(read_traceback(run(tmp_path, MODEL + "GPT()(torch.full((1, 4), 70))\n")))
+    assert own[2] == "python -m diagnostics --only range --target YOUR_FILE.py:build"
+    ours = "from minigpt import MiniGPT, MiniGPTConfig\nimport torch\n"
+    ours += "MiniGPT(MiniGPTConfig.debug(65))(torch.full((1, 4), 70))\n"
+    assert told_of(read_traceback(run(tmp_path, ours)))[2] == "python -m diagnostics --only range"

@@ -120,3 +120,77 @@ def test_a_structured_log_holds_the_traceback_in_one_line() -> None:
         reading = read_traceback(pasted)
         assert reading.kind == "ValueError"
         assert place_of(reading) == ("train.py", 7, "step")
+
+
+BAR = "\rTraining:  10%|#  | 10/100 [00:01<00:09, 9.8it/s]\rTraining:  11%|# | 11/100 [00:01<00:08]"
+
+
+@pytest.mark.parametrize("at", range(len(python("ValueError: bad").split("\n"))))
+def test_a_progress_bar_that_is_drawn_inside_a_traceback_is_taken_out(at: int) -> None:
+    """The bar goes to the same stream, and may come before any line, with or without a newline."""
+    lines = python("ValueError: bad").split("\n")
+    for end in ("", "\n"):
+        text = "\n".join([*lines[:at], BAR + end + lines[at], *lines[at + 1 :]])
+        reading = read_traceback(text)
+        assert (reading.kind, reading.message, reading.count) == ("ValueError", "bad", 1)
+        assert place_of(reading) == ("train.py", 7, "step")
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        "/opt/lib/python3.11/site-packages/torch/a.py:666: UserWarning: 'pin'\n  warnings.warn(m)",
+        "train.py:30: FutureWarning: GradScaler is deprecated.\n  scaler = GradScaler()",
+        "wandb: Run history:",
+        "srun: error: node01: task 0: Exited with exit code 1",
+        "```",
+    ],
+)
+def test_what_others_print_after_it_is_not_the_message(after: str) -> None:
+    assert read_traceback(python("ValueError: bad") + after + "\n").message == "bad"
+
+
+def test_a_traceback_without_indentation_keeps_its_frames() -> None:
+    """Chats and web forms cut the blanks at the start of every line."""
+    lines = python("ValueError: bad", TRAIN, STEP).split("\n")
+    lines.insert(3, "           ^^^^^^^^^^^")
+    reading = read_traceback("\n".join(line.strip() for line in lines))
+    assert (reading.kind, reading.message) == ("ValueError", "bad")
+    assert place_of(reading) == ("train.py", 7, "step")
+    assert reading.where is not None
+    assert reading.where.code == "logits = model(ids)"
+
+
+def test_an_error_before_the_interrupt_is_the_one_explained() -> None:
+    during = "\nDuring handling of the above exception, another exception occurred:\n\n"
+    text = python("RuntimeError: selected index k out of range") + during
+    reading = read_traceback(text + python("KeyboardInterrupt", TRAIN))
+    assert reading.kind == "KeyboardInterrupt"
+    assert reading.explanation is not None
+    assert reading.explanation.name == "index.top_k"
+
+
+def test_a_loader_process_that_only_ended_gives_way_to_its_own_error() -> None:
+    child = python("RuntimeError: An attempt has been made to start a new process before the\n"
+                   "        current process has finished its bootstrapping phase.")  # fmt: skip
+    parent = python("RuntimeError: DataLoader worker (pid(s) 7) exited unexpectedly", TRAIN)
+    reading = read_traceback(child + parent)
+    assert reading.explanation is not None
+    assert reading.explanation.name == "loader.bootstrap"
+
+
+def test_the_usage_of_a_command_and_a_scheduler_s_kill_are_last_words() -> None:
+    reading = read_traceback("usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --x\n")
+    assert (reading.kind, reading.message) == ("error", "unrecognized arguments: --x")
+    killed = "slurmstepd: error: Detected 1 oom_kill event in StepId=1.0.\n"
+    told = read_traceback(killed).explanation
+    assert told is not None
+    assert told.name == "memory.killed"
+
+
+def test_a_trainer_without_labels_is_told_so() -> None:
+    last = "ValueError: The model did not return a loss from the inputs, only the following keys: "
+    last += "logits. For reference, the inputs it received are input_ids."
+    told = read_traceback(python(last)).explanation
+    assert told is not None
+    assert (told.name, told.cause.endswith("it got input_ids")) == ("transformers.no_loss", True)

@@ -18,6 +18,7 @@ from tests.diagnostics.page.parsing import read
         ("nan", "nan"),
         ([], "none"),
         ({}, "none"),
+        ("", "none"),
         ({"a": 1, "b": 2}, "2 entries"),
         ([8, 32], "8, 32"),
         ([None, "inf", 0.5], "none, inf, 0.5"),
