@@ -49,7 +49,7 @@ def _folded(verdict: Verdict, *inside: Child, open_: bool = False) -> Markup:
         summary,
         element("div", *inside, class_="inside"),
         id=verdict.anchor or None,
-        class_=f"check {verdict.status}-check",
+        class_=f"check {verdict.status}-check{' consequence' if verdict.consequence_of else ''}",
         open=open_,
     )
 
@@ -70,9 +70,15 @@ def _findings(report: Stored, verdict: Verdict, pictures: Sequence[str] = ()) ->
             ("likely causes", _causes(verdict)),
             ("pictures", picture_links(pictures) if pictures else None),
             ("next", copy_line(verdict.next_step) if verdict.next_step else None),
-            ("reason id", element("code", isolate(verdict.reason)) if verdict.reason else None),
+            ("reason id", _reason(verdict)),
         ]
     )
+
+
+def _reason(verdict: Verdict) -> Markup | None:
+    """Return the id for `Pipeline(allow=...)`, which a passed check has no use for."""
+    wanted = verdict.reason and verdict.status != "pass"
+    return element("code", isolate(verdict.reason)) if wanted else None
 
 
 def _causes(verdict: Verdict) -> Markup | None:

@@ -17,7 +17,7 @@ from diagnostics.page._markup import Child, Markup, element, isolate, join
 from diagnostics.page._parts import folded, prose, state
 from diagnostics.page._report_check import check, check_in_brief
 from diagnostics.page._report_facts import debug_figures, environment, origin, rerun
-from diagnostics.page._report_headline import counts, dash, headline, link
+from diagnostics.page._report_headline import consequence, counts, dash, headline, link
 from diagnostics.page._report_path import path, path_note
 from diagnostics.page._report_style import REPORT_STYLE
 from diagnostics.page._stored import Stage, Stored, Verdict, read_stored
@@ -25,8 +25,8 @@ from diagnostics.page._style import fragment_style
 
 PAPER = element(
     "p",
-    "On paper, numbers and texts of checks that passed or were skipped are left out, but for those "
-    "that were opened before printing.",
+    "On paper, numbers and texts of checks that passed, were skipped or are likely a consequence "
+    "of another are left out, but for those that were opened before printing.",
     class_="quiet paper-only",
 )
 FRAGMENT = "diagnostics-report"  # the class that keeps the fragment's style to itself
@@ -137,7 +137,9 @@ def _source(report: Stored, picture: Figure) -> Markup:
     verdict = report.find(picture.check)
     name = isolate(picture.check) if verdict is None else link(verdict)
     bad = _bad_news(report, picture)
-    told = [[state(v.status), " ", link(v), dash(prose(v.claim))] for v in bad]
+    told = [
+        [state(v.status), " ", link(v), dash(consequence(report, v) or prose(v.claim))] for v in bad
+    ]
     if verdict not in bad:
         told.insert(0, [name])
     return join([element("p", line, class_="quiet source") for line in told])

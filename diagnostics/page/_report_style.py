@@ -121,7 +121,7 @@ _CHECKS = """
 .paper-only { display: none; }
 @media print {
   .paper-only { display: block; break-after: avoid; }
-  .pass-check .more:not([open]), .skip-check .more:not([open]) { display: none; }
+  :is(.pass-check, .skip-check, .consequence) .more:not([open]) { display: none; }
   .stage { display: block; }
   .stage > h3 { margin: 1.5rem 0 .25rem; font-size: 1.25rem; break-after: avoid-page; }
   .check > summary, .inside > .facts { break-inside: avoid; }

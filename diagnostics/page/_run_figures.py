@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from diagnostics._text import say
 from diagnostics.page._charts import Level, Series, line_chart
-from diagnostics.page._markup import Markup
+from diagnostics.page._markup import Markup, element
+from diagnostics.page._parts import facts
 from diagnostics.page._run_findings import (
     gap_finding,
     loss_finding,
@@ -44,12 +45,28 @@ def run_figures(run: RunHistory) -> Iterator[Markup]:
     if _drawable(run.points("tokens_per_second")):
         points = run.points("tokens_per_second")
         yield _chart("speed", speed_finding(run), "tokens per second", points)
-    others = [name for name in run.series if name not in KNOWN and _drawable(run.points(name))]
-    for number, name in enumerate(others[:OTHERS_MAX]):
+    for number, name in enumerate(_others(run)[:OTHERS_MAX]):
         points = run.points(name)
         step, value = points[-1]
         finding = say("{name} is {value} at step {step}", name=name, value=value, step=step)
         yield _chart(f"other-{number}", finding, name, points)
+
+
+def not_drawn(run: RunHistory) -> Markup | None:
+    """Return the latest values of what there are too many names of to draw."""
+    latest = [(name, run.points(name)[-1]) for name in _others(run)[OTHERS_MAX:]]
+    if not latest:
+        return None
+    pairs = [
+        (name, say("{value} at step {step}", value=value, step=f"{step:,}"))
+        for name, (step, value) in latest
+    ]
+    head = say("{n:number|numbers} without a chart", n=len(pairs))
+    return element("details", element("summary", head), facts(pairs))
+
+
+def _others(run: RunHistory) -> list[str]:
+    return [name for name in run.series if name not in KNOWN and _drawable(run.points(name))]
 
 
 def _loss_chart(run: RunHistory, names: Sequence[str]) -> Markup:

@@ -84,7 +84,9 @@ def rate_finding(run: RunHistory) -> Text:
     if top == last:
         return say("the learning rate is still rising: {now} at step {last}", **facts)
     if top == first:
-        return say("the learning rate fell from {peak} to {now} at step {last}", **facts)
+        return say(
+            "the learning rate fell from {peak} at step {top} to {now} at step {last}", **facts
+        )
     return say(
         "the learning rate peaked at {peak}, step {top}; it is {now} at step {last}", **facts
     )

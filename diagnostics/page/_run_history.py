@@ -131,7 +131,7 @@ class RunHistory:
 
     def _put(self, name: str, point: Point) -> None:
         if name not in self.series and len(self.series) >= SERIES_MAX and name not in KNOWN:
-            self._note(say("Only the first {n} names of numbers are shown.", n=SERIES_MAX))
+            self._note(say("Only the first {n} names of numbers are kept.", n=SERIES_MAX))
             return
         points = self.series.setdefault(name, [])
         step, place = point[0], len(points)

@@ -82,6 +82,8 @@ def _words(run: RunHistory) -> tuple[str, str, str]:
     symbol, colour, words = STATES.get(kind, ("\N{MIDDLE DOT}", "none", printable(kind)))
     if kind != "failed" and is_broken(run):  # a run that goes on with nan is not well
         return BROKEN[0], BROKEN[1], say("{words}, with a loss that is no number", words=words)
+    if kind == "finished" and run.total_steps and run.step < run.total_steps:
+        return STATES["paused"][0], "warn", say("ended before its last step")
     return symbol, colour, words
 
 

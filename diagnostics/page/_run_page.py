@@ -13,7 +13,7 @@ from diagnostics._text import Text, say
 from diagnostics.page._frame import document
 from diagnostics.page._markup import Child, Markup, element, isolate
 from diagnostics.page._parts import facts, prose
-from diagnostics.page._run_figures import run_figures
+from diagnostics.page._run_figures import not_drawn, run_figures
 from diagnostics.page._run_history import RunHistory
 from diagnostics.page._run_memory import memory_of
 from diagnostics.page._run_now import now_card, progress_word, tiles
@@ -65,6 +65,7 @@ def _parts(run: RunHistory) -> Iterator[Child]:
     if charts:
         yield element("h2", "Curves")
         yield element("div", charts, class_="charts")
+        yield not_drawn(run)
     if run.samples:
         yield element("h2", "What the model writes")
         yield samples(run)

@@ -29,6 +29,7 @@ OVERFIT_GAP_NATS = 0.1  # with a rise: as `python -m minigpt.train` judges at th
 INITIAL_NATS = 0.5  # a fresh GPT-2 initialisation lies within 0.1 of ln V
 NEAR_NATS = 0.03  # from the entropy of single tokens, as the monitor's plateau
 CONSTANT_CLIPPING = 0.95
+USUAL_CLIPPING = 0.5  # more than that is no more than a fact: a limit may be meant so
 DIVERGED_NATS = 0.5  # above where training began; the monitor's limit
 TOO_HIGH = ("loss_spike", "loss_diverges", "updates_too_large", "gradient_explodes")
 TOO_LOW = ("updates_too_small",)
@@ -156,7 +157,10 @@ def _gap(run: RunHistory) -> Reading | None:
             "{best}",
             **facts,
         )
-        return Reading("warn", claim, say("use the weights of step {best}", **facts))
+        better = say("use the weights of step {best}", **facts)
+        if run.best_path is not None and run.best == best:
+            better = say("use {path}, the weights of step {best}", path=run.best_path, **facts)
+        return Reading("warn", claim, better)
     if not _has_learnt(run, points, now):
         return None  # neither is a word for a model that has not begun to learn
     return _fit(run, points, gap)
@@ -193,11 +197,15 @@ def _rate(run: RunHistory) -> Reading | None:
         return Reading(
             "warn", say("the learning rate is {peak}: no update moves a weight", peak=peak)
         )
-    start, now = _begin_and_end(run)
-    facts = {"peak": shown_rate(peak), "start": start, "now": now}
+    (first, start), (last, now) = _begin_and_end(run)
+    ends = {"start": start, "first": f"{first:,}", "now": now, "last": f"{last:,}"}
+    facts = {"peak": shown_rate(peak), **ends}
     sign = _claim(_event_of(run, TOO_HIGH))
     if sign is None and now > start + DIVERGED_NATS:
-        sign = say("the training loss is {now}, more than the {start} it began at", **facts)
+        sign = say(
+            "the training loss is {now} up to step {last}, more than the {start} from step {first}",
+            **facts,
+        )
     if sign is not None:
         claim = say("a sign of too high a learning rate, peak {peak}: {sign}", sign=sign, **facts)
         again = say("train again with a peak of {third}", third=shown_rate(peak / 3))
@@ -211,8 +219,8 @@ def _rate(run: RunHistory) -> Reading | None:
     if is_broken(run) or not _fell(run, start, now):
         return None
     claim = say(
-        "the training loss fell from {start} to {now} with a peak learning rate of {peak}; whether "
-        "another rate does better, only a run with it can tell",
+        "the training loss fell from {start} (from step {first}) to {now} (up to step {last}) at "
+        "learning rates up to {peak}; whether others do better, only a run with them can tell",
         **facts,
     )
     return Reading("none", claim)
@@ -239,7 +247,8 @@ def _clipping(run: RunHistory) -> Reading | None:
         return None
     facts = {"share": share, "limit": float(run.clip_norm), "n": run.judged_updates}
     if share < CONSTANT_CLIPPING:
-        return Reading("pass", say("{share:%} of {n} updates were clipped at {limit}", **facts))
+        claim = say("{share:%} of {n} updates were clipped at {limit}", **facts)
+        return Reading("pass" if share < USUAL_CLIPPING else "none", claim)
     claim = say(
         "{share:%} of {n} updates were clipped: the limit {limit}, and not the gradient, rules "
         "their size; that may hide a problem where the loss does not fall well",
@@ -260,9 +269,14 @@ def _claim(event: Mapping[str, Any] | None) -> str | None:
     return None if event is None else str(event.get("claim", ""))
 
 
-def _begin_and_end(run: RunHistory) -> tuple[float, float]:
-    """Return medians of the first three and the last ten losses; NaN where there are too few."""
-    values = [value for _, value in finite(run.points("train_loss"))]
-    if len(values) < TREND_POINTS:
-        return math.nan, math.nan
-    return statistics.median(values[:3]), statistics.median(values[-10:])
+def _begin_and_end(run: RunHistory) -> tuple[Point, Point]:
+    """Return the first step and the median of three losses, the last one and that of ten.
+
+    The medians are NaN where there are too few.
+    """
+    points = finite(run.points("train_loss"))
+    if len(points) < TREND_POINTS:
+        return (0, math.nan), (0, math.nan)
+    values = [value for _, value in points]
+    begin, end = statistics.median(values[:3]), statistics.median(values[-10:])
+    return (points[0][0], begin), (points[-1][0], end)

@@ -9,7 +9,7 @@ RUN_STYLE = """
 .now progress { display: block; width: 100%; height: .75rem; margin: 0 0 .75rem; }
 .now progress { accent-color: var(--accent); }
 .tiles {
-  display: grid; grid-template-columns: repeat(auto-fill, minmax(9.5rem, 1fr)); gap: .75rem;
+  display: grid; grid-template-columns: repeat(auto-fill, minmax(9rem, 1fr)); gap: .75rem;
 }
 .tiles > div {
   background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: .75rem 1rem;

@@ -16,6 +16,7 @@ from diagnostics.page._run_history import (
     plain_events,
 )
 
+OPEN_MAX = 12  # messages in the open, so that the curves below them are found
 CLOSING = "monitor.summary"  # counts again what stands beside each message
 
 
@@ -27,7 +28,12 @@ def messages(run: RunHistory) -> Markup:
     if left_out:
         more = say("and {n:message|messages} more between these", n=left_out)
         items.insert(EVENTS_MAX // 2, element("li", element("span"), element("p", more)))
-    return element("ul", items, class_="readings")
+    shown = element("ul", items[:OPEN_MAX], class_="readings")
+    if len(items) <= OPEN_MAX:
+        return shown
+    rest = element("ul", items[OPEN_MAX:], class_="readings")
+    label = say("{n:later message|later messages}", n=len(told) + run.events_left_out - OPEN_MAX)
+    return element("div", shown, element("details", element("summary", label), rest))
 
 
 def samples(run: RunHistory) -> Markup:

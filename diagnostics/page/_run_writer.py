@@ -155,8 +155,9 @@ class RunPage:
             run.gaps.append(
                 str(
                     say(
-                        "Samples and messages from before step {step} are not known here: there "
-                        "was no page of this run. The curves until there are from its log.",
+                        "Samples and messages from before step {step} are not known: no page with "
+                        "the numbers of this run was here. The curves until there are from its "
+                        "log.",
                         step=step,
                     )
                 )

@@ -82,6 +82,7 @@ body > footer { border-top: 1px solid var(--line); font-size: .9rem; }
 @media screen and (max-width: 40rem) {
   main, body > footer { width: calc(100% - 2rem); padding: 1.25rem 0; }
 }
+@page { margin: 15mm; }
 @media print {
   html { font-size: 10pt; }
   @supports not selector(::details-content) {

@@ -34,6 +34,7 @@ SAMPLE_LENGTH = 80  # tokens that the model adds: a line or two, and half the pr
 # README's balanced setting: what a person would try first, and the same after every evaluation
 SAMPLING = {"temperature": 0.8, "top_k": 20, "top_p": 0.9, "repetition_penalty": 1.05}
 RESUMABLE = ("interrupted", "paused")
+SAMPLES_MAX = 10  # about, in a run
 FREE_SECONDS, SHARE_MAX = 0.5, 0.03  # samples may take so long, and this share of the time
 
 
@@ -96,13 +97,13 @@ class PageFeed:
             self._resumed = trainer.state.step, trainer.state.clipped_steps
 
     def on_step(self, report: StepReport) -> None:
-        """Show an update, and after an evaluation what the model writes by now."""
+        """Show an update, and after some evaluations what the model writes by now."""
         if self.page is None:
             return
         self._begin(self.page)
-        if report.validation_loss is not None:
+        self._log(self.page, report)  # first: a page that has no number is no run's memory
+        if report.validation_loss is not None and self._is_sample_due(report.step):
             self._sample(self.page, report.step)
-        self._log(self.page, report)
 
     def on_event(self, event: object) -> None:
         """Show a message of the watcher, or a warning of the trainer."""
@@ -159,6 +160,13 @@ class PageFeed:
 
     def _log(self, page: Page, report: StepReport) -> None:
         page.log(**vars(report))
+
+    def _is_sample_due(self, step: int) -> bool:
+        """Spread few samples over the whole run: after every evaluation where there are few."""
+        assert self._trainer is not None
+        settings = self._trainer.settings
+        every = settings.evaluate_every
+        return step // every % math.ceil(settings.max_steps / every / SAMPLES_MAX) == 0
 
     def _sample(self, page: Page, step: int) -> None:
         """Show a continuation of the validation text, unless samples have cost too much already."""

@@ -35,24 +35,6 @@ def _not_a_tensor(clues: Clues) -> Explanation | None:
     )
 
 
-def _not_parameters(clues: Clues) -> Explanation | None:
-    match = re.search(r"'(\w+)' object is not iterable", clues.message)
-    if match is None or clues.kind != "TypeError" or not clues.trace.frames:
-        return None
-    if "/torch/optim/" not in clues.trace.frames[-1].file.replace("\\", "/"):
-        return None
-    if match[1] == "method":
-        cause = say("the optimizer was given a method where it takes parameters: () is missing")
-    else:
-        cause = say("the optimizer was given a {kind} where it takes parameters", kind=match[1])
-    return Explanation(
-        name="type.parameters",
-        cause=cause,
-        evidence=quoted(match.group()),
-        next_step=say("give it the parameters: torch.optim.AdamW(model.parameters())"),
-    )
-
-
 def _moved_batch(clues: Clues) -> Explanation | None:
     match = re.search(r"'(list|tuple|dict)' object has no attribute '(to|cuda)'", clues.message)
     if match is None or "AttributeError" not in clues.kinds:
@@ -78,7 +60,6 @@ def _moved_batch(clues: Clues) -> Explanation | None:
 
 RULES: tuple[Rule, ...] = (
     _not_a_tensor,
-    _not_parameters,
     _moved_batch,
     rule(
         "type.float_size",

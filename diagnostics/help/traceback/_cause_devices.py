@@ -148,8 +148,7 @@ RULES: tuple[Rule, ...] = (
         r"CUDA driver version is insufficient for CUDA runtime version|The NVIDIA "
         r"driver on your system is too old(?: \(found version (?P<found>\d+)\))?",
         "the NVIDIA driver is older than the CUDA version that this torch was built for",
-        "update the driver, or install a torch built for an older CUDA version; "
-        "`nvidia-smi` shows which CUDA version the driver supports",
+        "install the torch that is built for the driver's CUDA version, which nvidia-smi shows",
     ),
     rule(
         "device.no_kernel",

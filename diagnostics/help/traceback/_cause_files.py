@@ -110,7 +110,7 @@ def _end_of_file(clues: Clues) -> Explanation | None:
         name="file.empty",
         cause=say("the file is empty or ends too early: its writing was interrupted"),
         evidence=quoted(clues.kind + (f": {clues.message}" if clues.message else "")),
-        next_step=say("ls -l on the file; use another copy, or save it again"),
+        next_step=say("ls -l FILE, and save or download it again where it is too short"),
     )
 
 
@@ -159,7 +159,7 @@ RULES: tuple[Rule, ...] = (
         "RuntimeError",
         r"PytorchStreamReader failed (?:reading zip archive: [^.]*|locating file [^:]*)",
         "the checkpoint is cut off or damaged: a download or a save was interrupted",
-        "ls -l on the file; use another copy, or save it again",
+        "ls -l FILE, and save or download it again where it is too short",
     ),
     rule(
         "file.safetensors",
@@ -179,7 +179,7 @@ RULES: tuple[Rule, ...] = (
         r"|(?:invalid|Invalid)\s?Offset",
         "the .safetensors file is shorter or longer than its header says: a "
         "download or a save was interrupted",
-        "ls -l on the file; use another copy, or save it again",
+        "ls -l FILE, and save or download it again where it is too short",
     ),
     rule(
         "file.shared_tensors",
@@ -207,9 +207,16 @@ RULES: tuple[Rule, ...] = (
     rule(
         "file.permission",
         "PermissionError",
-        r"Permission denied(?:: '?(?P<path>[^'\n]+))?|(?:Access is|not) (?:denied|permitted)",
+        r"Permission denied: '?(?P<path>[^'\n]+)",
         "this user may not read or write {path}; on Windows another program may have it open",
         "check its permissions: ls -l",
+    ),
+    rule(
+        "file.permission",
+        "PermissionError",
+        r"Permission denied|(?:Access is|not) (?:denied|permitted)",
+        "this user may not read or write here; on Windows another program may have the file open",
+        "check the permissions: ls -l",
     ),
     rule(
         "file.no_folder",
@@ -217,28 +224,5 @@ RULES: tuple[Rule, ...] = (
         r"Parent directory (?P<folder>[\w./-]{1,80}) does not exist",
         "the folder {folder} does not exist, and torch.save makes none",
         'os.makedirs("{folder}", exist_ok=True) before the save',
-    ),
-    rule(
-        "file.json",
-        "JSONDecodeError",
-        r"Expecting value: line 1 column 1 \(char 0\)",
-        "what was read as JSON is empty, or is no JSON at all",
-        "print(repr(text[:80])) on the line before",
-    ),
-    rule(
-        "file.json_lines",
-        "JSONDecodeError",
-        r"Extra data: line (?P<line>\d+) column (?P<column>\d+)",
-        "a second value begins at line {line}, column {column}, and JSON is one value; a file "
-        "with a value on each line (.jsonl) has this form",
-        "rows = [json.loads(line) for line in open(path)]",
-    ),
-    rule(
-        "file.json_place",
-        "JSONDecodeError",
-        r"(?P<what>[^\n:]{1,60}): line (?P<line>\d+) column (?P<column>\d+)",
-        "the text stops being JSON at line {line}, column {column}: it is cut off or edited by "
-        "hand; a comma after the last entry and single quotes are no JSON",
-        "python -m json.tool FILE, which names the same place, after each correction",
     ),
 )

@@ -38,7 +38,11 @@ def _embedding(clues: Clues) -> Explanation | None:
             name="index.position",
             cause=too_long,
             evidence=evidence,
-            next_step=say("crop the row before the call: ids = ids[:, -block_size:]"),
+            next_step=say(
+                "ask generate for fewer tokens: prompt and max_new_tokens must fit the block"
+                if clues.has_file("transformers/generation/")
+                else "crop the row before the call: ids = ids[:, -block_size:]"
+            ),
         )
     if tokens and not positions:
         return Explanation(

@@ -59,7 +59,9 @@ def _out_of_memory(clues: Clues) -> Explanation | None:
     cause = _budget(clues.message, tried) + _when(clues)
     if fragmented:
         cause = fragmented
-        step = say("set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True before the same command")
+        step: str = say(
+            "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True before the same command"
+        )
     elif others:
         cause, step = others, say("nvidia-smi")
     else:

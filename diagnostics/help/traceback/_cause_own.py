@@ -46,6 +46,13 @@ RULES: tuple[Rule, ...] = (
     _check,
     _command_line,
     rule(
+        "command.options",
+        "error",
+        r"unrecognized arguments: (?P<given>[^\n]{1,80})",
+        "the command has no such option or argument: {given}",
+        "run the command with --help in the place of its options",
+    ),
+    rule(
         "tokenizer.unknown",
         "UnknownCharacterError",
         r"unknown character (?P<char>'[^\n]{1,12}?'|\"'\") \((?P<point>U\+\w+)\) at "

@@ -109,11 +109,18 @@ RULES: tuple[Rule, ...] = (
     rule(
         "process.unused_parameters",
         "RuntimeError",
-        r"Expected to have finished reduction in the prior iteration.*?(?:Parameter "
-        r"indices which did not receive grad for rank \d+: (?P<indices>[\d ]{1,60})"
-        r"|\Z)",
+        r"Expected to have finished reduction in the prior iteration.*?Parameter "
+        r"indices which did not receive grad for rank \d+: (?P<indices>[\d ]{1,60})",
         "some parameters took no part in the loss, and DistributedDataParallel "
         "waits for their gradients; by number in model.parameters(): {indices}",
+        "python -m diagnostics --only gradients",
+    ),
+    rule(
+        "process.unused_parameters",
+        "RuntimeError",
+        r"Expected to have finished reduction in the prior iteration",
+        "some parameters took no part in the loss, and DistributedDataParallel "
+        "waits for their gradients",
         "python -m diagnostics --only gradients",
     ),
     rule(

@@ -157,6 +157,22 @@ def _recursion(clues: Clues) -> Explanation | None:
     )
 
 
+def _interrupted(clues: Clues) -> Explanation | None:
+    """Vague: the interrupt may have come while an error of the program was being handled."""
+    if clues.kind != "KeyboardInterrupt":
+        return None
+    is_training = clues.has_file("minigpt/train/")
+    return Explanation(
+        name="python.interrupted",
+        cause=say("Ctrl-C ended the run: this is no error; the place is where it happened to be"),
+        evidence=quoted(clues.message or clues.kind),
+        next_step=say(
+            "python -m minigpt.train --resume" if is_training else "run the same command again"
+        ),
+        is_vague=True,
+    )
+
+
 def _pipe(clues: Clues) -> Explanation | None:
     """Output that nobody reads, or a process that ended while it was sent its parts."""
     if clues.kind != "BrokenPipeError":
@@ -181,15 +197,7 @@ RULES: tuple[Rule, ...] = (
     _key,
     _keyword,
     _recursion,
-    rule(
-        "python.interrupted",
-        "KeyboardInterrupt",
-        r"",
-        "Ctrl-C ended the run: this is no error; the place is where it happened to be",
-        "run the same command again; a run of minigpt goes on with python -m "
-        "minigpt.train --resume",
-        is_vague=True,  # it may have come while an error of the program was being handled
-    ),
+    _interrupted,
     _pipe,
     rule(
         "python.missing_argument",
@@ -239,13 +247,5 @@ RULES: tuple[Rule, ...] = (
         "Python could not read the file: {what}; the fault is at the marked place "
         "or just before it",
         "correct the marked line or the one before it",
-    ),
-    rule(
-        "python.empty_optimizer",
-        "ValueError",
-        r"optimizer got an empty parameter list",
-        "the optimizer was given no parameters: all are frozen, or the list of "
-        "layers is a plain list and not nn.ModuleList",
-        "python -m diagnostics --only gradients optimizer",
     ),
 )

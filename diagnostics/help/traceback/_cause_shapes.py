@@ -19,15 +19,15 @@ def _product(clues: Clues) -> Explanation | None:
     _, width, features, outputs = (int(digits[:12]) for digits in match.groups())
     if clues.has_call("linear") or clues.has_file("torch/nn/modules/linear.py"):
         cause = say(
-            "a linear layer with {features} inputs and {outputs} outputs got vectors "
-            "of {width} numbers",
+            "a linear layer with {features:input|inputs} and {outputs:output|outputs} got "
+            "vectors of {width:number|numbers}",
             features=features,
             outputs=outputs,
             width=width,
         )
     else:
         cause = say(
-            "the first matrix has {width} columns, the second {features} rows",
+            "the first matrix has {width:column|columns}, the second {features:row|rows}",
             width=width,
             features=features,
         )
@@ -121,8 +121,7 @@ RULES: tuple[Rule, ...] = (
         r"size (?P<want>\d+) but got size (?P<got>\d+) for tensor number "
         r"(?P<which>\d+)",
         "tensors are joined along dimension {at}, and tensor number {which} "
-        "(counted from 0) has {got} entries in another dimension where the first "
-        "has {want}",
+        "(counted from 0) has {got} in another dimension where the first has {want}",
         _PRINT,
     ),
     rule(

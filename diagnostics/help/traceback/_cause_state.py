@@ -210,31 +210,8 @@ def _keys_evidence(which: str, names: Sequence[str]) -> str:
     )
 
 
-def _optimizer_sizes(clues: Clues) -> Explanation | None:
-    """The optimizer's step combines its state, a gradient and a weight entry by entry."""
-    match = re.search(
-        r"The size of tensor a \((\d+)\) must match the size of tensor b \((\d+)\)", clues.message
-    )
-    if match is None or not clues.trace.frames:
-        return None
-    if "/torch/optim/" not in clues.trace.frames[-1].file.replace("\\", "/"):
-        return None
-    return Explanation(
-        name="state.optimizer_sizes",
-        cause=say(
-            "the optimizer's state and a parameter have other sizes ({a} and {b}): the state was "
-            "loaded from a run of another model",
-            a=match[1],
-            b=match[2],
-        ),
-        evidence=quoted(match.group()),
-        next_step=say(CONFIGURATION),
-    )
-
-
 RULES: tuple[Rule, ...] = (
     _state,
-    _optimizer_sizes,
     _reported,
     rule(
         "state.not_a_dict",
@@ -242,15 +219,5 @@ RULES: tuple[Rule, ...] = (
         r"Expected state_dict to be dict-like, got <class '(?P<got>[\w.]+)'>",
         "load_state_dict got a {got}, and takes the dictionary of weights",
         "pass its weights: model.load_state_dict(other.state_dict())",
-    ),
-    rule(
-        "state.optimizer_groups",
-        "ValueError",
-        r"loaded state dict (?:has a different number of parameter groups|contains "
-        r"a parameter group that doesn't match the size of optimizer's group)",
-        "the optimizer's stored state has other parameter groups than this "
-        "optimizer: the groups are made differently, or the model has other "
-        "parameters",
-        "make the optimizer exactly as for the saved run, before its load_state_dict",
     ),
 )

@@ -53,13 +53,15 @@ def _offline(clues: Clues) -> Explanation | None:
         cause = say(
             "no folder of that name is here, and it is no name of a model on the hub either"
         )
+        step = say("print the names that are there: print(os.listdir())")
     else:
         cause = say("the files are not on this machine, and the hub was not reached")
+        step = say("download them where there is a connection, and give from_pretrained the folder")
     return Explanation(
         name="transformers.files",
         cause=cause,
         evidence=quoted(match.group()),
-        next_step=say("ls on the folder of the name that was given"),
+        next_step=step,
     )
 
 
@@ -78,7 +80,7 @@ RULES: tuple[Rule, ...] = (
         "transformers.no_loss",
         "ValueError",
         r"The model did not return a loss from the inputs, only the following keys: [\w, ]+"
-        r"(?:\. For reference, the inputs it received are (?P<inputs>[\w, ]{1,80}))?",
+        r"\. For reference, the inputs it received are (?P<inputs>[\w, ]{1,80})",
         "the model got no labels it knows, and computes no loss without them; it got {inputs}",
         "give each row labels, or a collator that makes them: "
         "DataCollatorForLanguageModeling(tokenizer, mlm=False)",
@@ -87,9 +89,9 @@ RULES: tuple[Rule, ...] = (
         "transformers.no_model_type",
         "ValueError",
         r"Unrecognized model in (?P<place>\S+)\. Should have a `model_type` key",
-        "the config.json in {place} names no model_type: it is of a model that "
-        "transformers did not save",
-        "load the weights with the code that saved them, or write the model_type into config.json",
+        "{place} holds no config.json that names a model_type: it is another folder, or of a "
+        "model that transformers did not save",
+        "print the names in that folder: print(os.listdir(path))",
     ),
     rule(
         "transformers.max_length",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
+from diagnostics._text import say
 from diagnostics.help.traceback._cause_arguments import RULES as ARGUMENTS
 from diagnostics.help.traceback._cause_batches import RULES as BATCHES
 from diagnostics.help.traceback._cause_cuda import RULES as CUDA
@@ -13,8 +14,11 @@ from diagnostics.help.traceback._cause_files import RULES as FILES
 from diagnostics.help.traceback._cause_gradients import RULES as GRADIENTS
 from diagnostics.help.traceback._cause_imports import RULES as IMPORTS
 from diagnostics.help.traceback._cause_index import RULES as INDEX
+from diagnostics.help.traceback._cause_json import RULES as JSON
 from diagnostics.help.traceback._cause_loss import RULES as LOSS
 from diagnostics.help.traceback._cause_memory import RULES as MEMORY
+from diagnostics.help.traceback._cause_metrics import RULES as METRICS
+from diagnostics.help.traceback._cause_optimizer import RULES as OPTIMIZER
 from diagnostics.help.traceback._cause_own import RULES as OWN
 from diagnostics.help.traceback._cause_processes import RULES as PROCESSES
 from diagnostics.help.traceback._cause_python import RULES as PYTHON
@@ -34,7 +38,9 @@ RULES: tuple[Rule, ...] = (
     *CUDA,
     *DEVICES,
     *STATE,
+    *OPTIMIZER,
     *BATCHES,
+    *METRICS,
     *INDEX,
     *LOSS,
     *SHAPES,
@@ -43,6 +49,7 @@ RULES: tuple[Rule, ...] = (
     *GRADIENTS,
     *TRANSFORMERS,
     *FILES,
+    *JSON,
     *PROCESSES,
     *IMPORTS,
     *PYTHON,
@@ -87,4 +94,4 @@ def _of_own_model(explanation: Explanation, clues: Clues) -> Explanation:
     step = explanation.next_step
     if not step.startswith("python -m diagnostics --only") or clues.is_course:
         return explanation
-    return replace(explanation, next_step=f"{step} {TARGET}")
+    return replace(explanation, next_step=say("{step} {target}", step=step, target=TARGET))

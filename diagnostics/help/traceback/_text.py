@@ -133,6 +133,7 @@ def _clean(text: str) -> str:
     """Return the end of the text without colours, with plain line ends."""
     text = text[-LIMIT_BYTES:]
     text = _BAR.sub("", text) if "%|" in text or "it [" in text else text
+    text = text.replace("^C" + HEADER, HEADER)  # the terminal shows the key before it
     text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\ufeff", "")
     text = _ANSI.sub("", text) if "\x1b" in text or "\x9b" in text else text
     if _ESCAPED_FRAME in text:

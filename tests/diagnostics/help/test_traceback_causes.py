@@ -90,7 +90,7 @@ WRITTEN = [
     ("minigpt._checkpoint_errors.CheckpointError: a.safetensors holds no optimizer state", "checkpoint.other", "cannot be used for this"),
     ("OSError: We couldn't connect to 'https://huggingface.co' to load the files, and couldn't find them in the cached files.", "transformers.files", "not on this machine"),
     ("ValueError: Input length of input_ids is 10, but `max_length` is set to 5.", "transformers.max_length", "the prompt has 10 tokens, and max_length=5"),
-    ("ValueError: Unrecognized model in gpt/. Should have a `model_type` key in its config.json.", "transformers.no_model_type", "in gpt/ names no model_type"),
+    ("ValueError: Unrecognized model in gpt/. Should have a `model_type` key in its config.json.", "transformers.no_model_type", "gpt/ holds no config.json that names a model_type"),
     ("RuntimeError: expected scalar type Float but found Half", "type.scalar", "Float and Half"),
 ]  # fmt: skip
 

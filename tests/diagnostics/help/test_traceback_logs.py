@@ -170,6 +170,14 @@ def test_an_error_before_the_interrupt_is_the_one_explained() -> None:
     assert reading.explanation.name == "index.top_k"
 
 
+def test_the_key_that_the_terminal_shows_is_no_prefix() -> None:
+    reading = read_traceback("^C" + python("KeyboardInterrupt") + "^C\n")
+    assert reading.kind == "KeyboardInterrupt"
+    assert reading.notes == ()
+    assert reading.explanation is not None
+    assert reading.explanation.next_step == "run the same command again"
+
+
 def test_a_loader_process_that_only_ended_gives_way_to_its_own_error() -> None:
     child = python("RuntimeError: An attempt has been made to start a new process before the\n"
                    "        current process has finished its bootstrapping phase.")  # fmt: skip
@@ -182,6 +190,8 @@ def test_a_loader_process_that_only_ended_gives_way_to_its_own_error() -> None:
 def test_the_usage_of_a_command_and_a_scheduler_s_kill_are_last_words() -> None:
     reading = read_traceback("usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --x\n")
     assert (reading.kind, reading.message) == ("error", "unrecognized arguments: --x")
+    assert reading.explanation is not None
+    assert reading.explanation.name == "command.options"
     killed = "slurmstepd: error: Detected 1 oom_kill event in StepId=1.0.\n"
     told = read_traceback(killed).explanation
     assert told is not None

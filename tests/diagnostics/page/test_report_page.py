@@ -250,6 +250,9 @@ def test_a_picture_tells_what_failed_in_it_and_a_healthy_one_its_check_alone() -
     assert sources(influence()) == ["causal_independence"]
     (bad,) = sources(influence(status="fail", claim="position 0 reads token 1"))
     assert bad.endswith("failed causal_independence \N{EN DASH} position 0 reads token 1")
+    upstream = result("loss", "fail")
+    (bad,) = sources(upstream, influence(status="fail", consequence_of="loss"))
+    assert bad.endswith("\N{EN DASH} likely a consequence of loss: mend that first")
 
 
 def test_a_picture_stands_for_the_fault_of_another_check_that_can_be_seen_in_it() -> None:
@@ -264,7 +267,7 @@ def test_a_picture_stands_for_the_fault_of_another_check_that_can_be_seen_in_it(
 
 def test_paper_is_told_what_it_leaves_out() -> None:
     text = page(healthy()).one("p", "paper-only").text
-    assert "numbers and texts of checks that passed or were skipped are left out" in text
+    assert "numbers and texts of checks that passed, were skipped" in text
 
 
 def test_the_environment_is_told_once() -> None:
@@ -273,3 +276,9 @@ def test_the_environment_is_told_once() -> None:
     tree = page(content)
     assert tree.with_id("check-environment").all("table") == []
     assert page(failing()).with_id("check-range").all("table")
+
+
+def test_the_id_to_allow_a_finding_by_stands_where_there_is_a_finding() -> None:
+    tree = page(failing())
+    assert "range.fail" in tree.with_id("check-range").text
+    assert "environment.pass" not in tree.with_id("check-environment").text

@@ -74,7 +74,7 @@ def test_a_loss_of_updates_alone() -> None:
             "the learning rate rose to 0.2, and is that since step 10",
         ),
         ([0.2, 0.1, 0.2], "the learning rate fell from 0.2, and is that again at step 20"),
-        ([0.2, 0.1], "the learning rate fell from 0.2 to 0.1 at step 10"),
+        ([0.2, 0.1], "the learning rate fell from 0.2 at step 0 to 0.1 at step 10"),
         (
             [0.0, 0.001, 0.0001],
             "the learning rate peaked at 0.001, step 10; it is 0.0001 at step 20",

@@ -154,7 +154,7 @@ def test_names_without_end_are_cut_and_told() -> None:
     run.add(100, {"loss": 1.0})  # a name with a place of its own is always taken
     assert len(run.series) == 65
     assert max(map(len, run.series)) == 80
-    assert run.gaps == ["Only the first 64 names of numbers are shown."]
+    assert run.gaps == ["Only the first 64 names of numbers are kept."]
 
 
 def test_of_very_many_messages_the_first_and_the_last_stay() -> None:

@@ -163,3 +163,35 @@ def test_large_and_small_losses_stand_on_a_logarithmic_axis() -> None:
 )
 def test_times_are_said_as_people_say_them(seconds: float, words: str) -> None:
     assert duration(seconds) == words
+
+
+def test_numbers_of_very_many_names_are_listed_where_they_are_not_drawn() -> None:
+    run = RunHistory()
+    run.add(7, {f"number {place}<b>": place for place in range(14)})
+    page = render_run_page(run)
+    assert page.count("<figure") == 12
+    for words in ("2 numbers without a chart", "number 13&lt;b&gt;", "13 at step 7"):
+        assert words in page, words
+
+
+def test_many_messages_do_not_push_the_curves_away() -> None:
+    """Twelve in the open, the rest one click away, with the count of those that were let go."""
+    run = RunHistory()
+    for number in range(300):
+        run.add_event(f"message {number}.")
+    page = render_run_page(run)
+    assert "288 later messages" in page
+    head, _, rest = page.partition("<details>")
+    assert "message 11." in head
+    assert "message 12." not in head
+    assert "and 200 messages more between these" in rest
+    assert "message 299." in rest
+
+
+def test_a_loss_below_0_is_drawn_on_an_even_axis() -> None:
+    """A logarithm has no place for it."""
+    run = RunHistory()
+    for step, loss in enumerate((5.0, 0.001, -3.0)):
+        run.add(step, {"loss": loss})
+    assert "at or below 0" not in render_run_page(run)
+    assert "training loss -3 at step 2" in render_run_page(run)

@@ -42,6 +42,8 @@ def test_overfitting_needs_a_gap_and_a_rise() -> None:
         "10",
         "use the weights of step 10",
     )
+    run.best_path = "best.safetensors"
+    assert only(run, "overfitting")[2] == "use best.safetensors, the weights of step 10"
     level = run_of(validation_loss=[4.0, 3.0, 3.0], training_loss=[4.0, 2.95, 2.95])
     assert only(level, "underfitting") == (
         "pass",
@@ -97,9 +99,22 @@ def test_no_rate_is_called_fine() -> None:
     run = run_of(learning_rate=[0.05] * 20, **falling)
     status, claim, step = only(run, "learning rate")
     assert (status, step) == ("none", None)
-    assert claim.startswith("the training loss fell from 3.9 to 2.55 with a peak learning rate of")
+    assert claim.startswith(
+        "the training loss fell from 3.9 (from step 0) to 2.55 (up to step 190) at"
+    )
     run.unigram_entropy = 2.5  # no more than the frequencies of single tokens give
     assert not [reading for reading in readings(run) if "learning rate" in reading.claim]
+
+
+@pytest.mark.parametrize(("clipped", "status"), [(4, "pass"), (16, "none")])
+def test_a_share_of_clipped_updates_below_nearly_all(clipped: int, status: str) -> None:
+    run = run_of(grad_norm=[1.5] * 20, clipped=[place < clipped for place in range(20)])
+    run.clip_norm = 1.0
+    assert only(run, "clipped") == (
+        status,
+        f"{5 * clipped} % of 20 updates were clipped at 1",
+        None,
+    )
 
 
 def test_a_limit_on_norms_after_clipping_is_compared_with_nothing() -> None:
@@ -113,8 +128,8 @@ def test_a_rate_that_is_too_high_is_seen_in_the_loss() -> None:
     status, claim, step = only(run, "learning rate")
     assert status == "warn"
     assert claim == (
-        "a sign of too high a learning rate, peak 0.3: the training loss is 7, more than the 4 it "
-        "began at"
+        "a sign of too high a learning rate, peak 0.3: the training loss is 7 up to step "
+        "190, more than the 4 from step 0"
     )
     assert step == "train again with a peak of 0.1"
 

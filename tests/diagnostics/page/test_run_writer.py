@@ -245,6 +245,12 @@ class TestTheEnd:
             page.log(1, loss=math.nan)
         assert "finished, with a loss that is no number" in text_of(path)
 
+    def test_a_loop_that_was_left_is_not_called_finished(self, path: Path) -> None:
+        """A `break` ends the block as its last step does."""
+        with RunPage(path, total_steps=10) as page:
+            page.log(4, loss=3.0)
+        assert "ended before its last step" in text_of(path)
+
     def test_another_word_is_shown_as_it_is(self, path: Path) -> None:
         RunPage(path).finish("out of <time>")
         assert "out of &lt;time&gt;" in text_of(path)
