@@ -44,6 +44,7 @@ class Effort:
 class Trial:
     """One source and how training on it went. Losses are means over the last steps, in nats."""
 
+    name: str  # "uniform" or "chain"
     source: str
     V: int
     entropy: float
@@ -76,9 +77,8 @@ class Trial:
 
     def describe(self) -> dict[str, Any]:
         """Return the trial as plain numbers."""
-        name = "uniform" if self.entropy > LN2 else "chain"
         return {
-            name: {
+            self.name: {
                 "entropy": self.entropy,
                 "reported": self.reported,
                 "recomputed": self.recomputed,
@@ -107,12 +107,17 @@ def plan(probe: Probe, size: int, steps: int) -> Effort | None:
     return Effort(rows, length, steps, rate * (10 if size < SLOW_SIZE else 1))
 
 
+def count_symbols(probe: Probe) -> int:
+    """Return how many tokens the sources can be made of: with one, nothing is uncertain."""
+    return len(_alphabet(probe))
+
+
 def measure_uniform(probe: Probe, effort: Effort) -> Trial:
     """Train on independent uniform tokens: their entropy is ln V."""
-    V = min(UNIFORM_V, len(_alphabet(probe)))
+    V = min(UNIFORM_V, count_symbols(probe))
     source = f"uniform tokens from {V} symbols"
     steps = max(min(STEPS_MIN, effort.steps), effort.steps * 5 // 8)
-    trial = Trial(source, V, math.log(V), steps, effort.rate)
+    trial = Trial("uniform", source, V, math.log(V), steps, effort.rate)
 
     def draw(count: int, generator: torch.Generator) -> Tensor:
         return torch.randint(V, (count,), generator=generator)
@@ -122,8 +127,9 @@ def measure_uniform(probe: Probe, effort: Effort) -> Trial:
 
 def measure_chain(probe: Probe, effort: Effort) -> Trial:
     """Train on a chain in which each token has two equally likely successors: entropy ln 2."""
-    V = max(2, min(CHAIN_V, len(_alphabet(probe))))
-    trial = Trial("a chain with two successors per token", V, LN2, effort.steps, effort.rate)
+    V = min(CHAIN_V, count_symbols(probe))
+    source = "a chain with two successors per token"
+    trial = Trial("chain", source, V, LN2, effort.steps, effort.rate)
 
     def draw(count: int, generator: torch.Generator) -> Tensor:
         bits = torch.randint(2, (count,), generator=generator)
@@ -187,7 +193,7 @@ def _three_losses(probe: Probe, logits: Tensor, loss: Tensor, batch: Batch) -> T
     """Return (3,): reported, against the targets, and against the token that comes next."""
     with torch.no_grad():
         recomputed = probe.adapter.cross_entropy(logits, batch.targets)
-        if logits.shape[1] != batch.inputs.shape[1]:
+        if logits.shape[1] != batch.inputs.shape[1] or logits.shape[1] < 2:
             return torch.stack([loss.float().mean(), recomputed.float(), recomputed.float()])
         honest = functional.cross_entropy(
             logits[:, :-1].flatten(0, 1).float(), batch.inputs[:, 1:].flatten()

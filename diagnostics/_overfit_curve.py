@@ -45,7 +45,7 @@ class Curve:
     losses: list[float] = field(default_factory=list)  # recomputed from the logits, eval mode
     accuracies: list[float] = field(default_factory=list)
     reported: list[float] = field(default_factory=list)  # the model's own loss, train mode
-    not_finite_at: int | None = None  # the first step whose loss is not a number
+    not_finite_at: int | None = None  # the first step whose loss is not a number; 0: before any
     gave_up: bool = False  # nothing had moved for PATIENCE steps
 
     @property
@@ -128,7 +128,8 @@ def measure_curve(
         with without_dropout(model):
             _look(probe, model, batch, curve, 0, [])
             pending: list[Tensor] = []
-            for step in range(1, probe.overfit_steps + 1):
+            steps = 0 if curve.not_finite_at is not None else probe.overfit_steps
+            for step in range(1, steps + 1):
                 optimizer.zero_grad(set_to_none=True)
                 loss = probe.loss(model, batch)[1]
                 loss.backward()
@@ -201,7 +202,8 @@ def _look(
     curve.reported.append(float(reported[-1]))
     broken = torch.nonzero(~torch.isfinite(reported)).flatten()
     if len(broken) and pending:
-        curve.not_finite_at = step - len(pending) + 1 + int(broken[0])
+        found = step - len(pending) + 1 + int(broken[0])
+        curve.not_finite_at = 0 if found == 1 else found  # the loss of step 1 comes before it
     elif not math.isfinite(curve.losses[-1]):
         curve.not_finite_at = step
 

@@ -160,6 +160,20 @@ class Probe:
             raise MissingPartError("block_size", why="a row of one token has no order to look at")
         return max(2, min(self.block_size or PROBE_LENGTH_MAX, PROBE_LENGTH_MAX))
 
+    def require_choice(self) -> None:
+        """Raise MissingPartError for a vocabulary of one token.
+
+        It leaves no token to exchange, every probability is 1 and every gradient 0.
+        """
+        try:
+            V = self.vocab_size
+        except MissingPartError:  # not known here; a check that needs it says so
+            return
+        if V == 1:
+            raise MissingPartError(
+                "vocab_size", why="a vocabulary of one token leaves nothing to predict"
+            )
+
     # ---- tokens and batches --------------------------------------------------------------
 
     def generator(self, name: str = "") -> torch.Generator:

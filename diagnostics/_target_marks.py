@@ -32,6 +32,8 @@ def judge_marks(probe: Probe) -> Iterator[CheckResult]:
     if bool(stray.any()):
         yield _stray(batch, stray, ignore)
         return
+    if batch.inputs.shape[-1] < 2:
+        return  # no token of such a row stands before another one
     many = _more_rows(probe, batch)
     yield from _judge_ends(probe, many)
     yield from _judge_values(probe, many)

@@ -84,6 +84,7 @@ def run(probe: Probe) -> CheckResult:
     """Step over four windows; the first fault counts."""
     if probe.pipeline.accumulate is None:
         raise MissingPartError("accumulate", why="there is no step over micro-batches")
+    probe.require_choice()
     trial = measure_windows(probe)
     numbers = {
         "token_weights": [mix.token_weights for mix in trial.mixes],

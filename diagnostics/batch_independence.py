@@ -91,6 +91,7 @@ def measure_places(bench: Bench, tokens: Tensor) -> Tensor:
 
 
 def _check(probe: Probe, tokens: Tensor | None) -> CheckResult:
+    probe.require_choice()
     if tokens is None:
         T = min(probe.probe_length, LENGTH_MAX)
         # B = T would let two axes trade places unseen

@@ -116,6 +116,7 @@ def measure_influence(
 
 
 def _check(probe: Probe, tokens: Tensor | None) -> CheckResult:
+    probe.require_choice()
     parameters = sum(p.numel() for p in probe.pipeline.model.parameters())
     if tokens is None and probe.block_size == 1:
         return one_token("causal_independence.one_token", say("there is no future"))
@@ -289,8 +290,8 @@ def _passed(influence: Tensor, replaced: list[int], limit: float, scale: float) 
         Status.PASS,
         "causal_independence.ok",
         say(
-            "no prediction moves when a later token changes ({pairs} pairs of {T} positions and "
-            "{tokens} replaced tokens)",
+            "no prediction moves when a later token changes ({pairs:pair|pairs} of {T} positions "
+            "and {tokens:replaced token|replaced tokens})",
             pairs=numbers["judged_pairs"],
             T=len(influence),
             tokens=len(replaced),
@@ -301,15 +302,19 @@ def _passed(influence: Tensor, replaced: list[int], limit: float, scale: float) 
 
 
 def _failed(leak: Leak, trace: Trace | None, limit: float, scale: float) -> CheckResult:
-    pairs = torch.nonzero(leak.leaks)
+    moved = leak.leaks & ~leak.influence.isnan()
+    pairs = torch.nonzero(moved if moved.any() else leak.leaks)
     i, column = (int(index) for index in pairs[0])
     j = int(leak.changed[column])
     numbers = _numbers(leak.influence, leak.changed.tolist(), limit, scale, leak.leaks)
     reading = read_leak(leak, trace)
     site = None if trace is None else trace.site
     where = say(
-        "{count} of {total} (position, future token) pairs leak, reaching {reach:token|tokens} "
-        "ahead; first is ({i}, {j})",
+        "{count} of {total:(position, future token) pair leaks|(position, future token) pairs "
+        "leak}, reaching {reach:token|tokens} ahead; first is ({i}, {j})"
+        if moved.any()
+        else "{count} of {total:(position, future token) pair gives|(position, future token) pairs "
+        "give} NaN; first is ({i}, {j})",
         count=len(pairs),
         total=numbers["judged_pairs"],
         reach=leak.reach,
@@ -321,9 +326,18 @@ def _failed(leak: Leak, trace: Trace | None, limit: float, scale: float) -> Chec
     return verdict(
         Status.FAIL,
         reading.reason,
-        say("position {i} changes its prediction when token {j}, in its future, changes", i=i, j=j),
+        say(
+            "position {i} changes its prediction when token {j}, in its future, changes"
+            if moved.any()
+            else "logits of position {i} are NaN, so that nothing tells whether token {j}, in its "
+            "future, moves them",
+            i=i,
+            j=j,
+        ),
         measured=say(
-            "a logit moved by {first}; worst leak {worst}",
+            "a logit moved by {first}; worst leak {worst}"
+            if moved.any()
+            else "a difference of {first} between two calls",
             first=float(leak.influence[i, column]),
             worst=numbers["worst_leak"],
         ),
@@ -336,7 +350,7 @@ def _failed(leak: Leak, trace: Trace | None, limit: float, scale: float) -> Chec
         causes=reading.causes,
         next_step=reading.next_step,
         numbers={
-            "leaking_pairs": len(pairs),
+            "leaking_pairs": int(leak.leaks.sum()),
             **numbers,
             "reach": leak.reach,
             "begins": None if site is None else dataclasses.asdict(site),

@@ -85,6 +85,7 @@ def run(probe: Probe) -> CheckResult:
 def _check(probe: Probe, tokens: Tensor | None) -> CheckResult:
     if not probe.pipeline.causal:
         return not_causal("context")
+    probe.require_choice()
     if tokens is None:
         # T + 1 copies of T tokens, for each row
         affordable = math.isqrt(int(WORK_MAX / (ROWS * parameter_count(probe))))

@@ -124,6 +124,7 @@ def run(probe: Probe, *, processes: int = PROCESSES) -> CheckResult:
         raise MissingPartError(
             "replicate", "rank_batches", why="nothing says how many processes would train"
         )
+    probe.require_choice()
     try:
         if not in_a_job():
             _require_small(probe)

@@ -87,6 +87,7 @@ def check_gradients(
 
 def run(probe: Probe) -> CheckResult:
     """Look at the graph, then at missing, bad and zero gradients, then at their values."""
+    probe.require_choice()
     with probe.model(train=True) as model:
         if not any(p.requires_grad for p in model.parameters()):
             return all_frozen(len(list(model.parameters())))

@@ -10,7 +10,8 @@ How it is measured
     your get_batch and your loss, on new random tokens at every step, so that each training loss
     is one on new data. Uniform tokens from V' symbols: nobody can get below ln V'. Then a chain
     in which each token has two equally likely successors: the loss must fall towards ln 2, and
-    never below. Three losses are compared: the reported one, the one recomputed from logits and
+    never below. Losses are means over the last steps on few tokens, so that a failure is one more
+    than 0.1 nats below. A vocabulary of two tokens has no such chain, and only the floor is judged. Three losses are compared: the reported one, the one recomputed from logits and
     targets, and the one against the token that really comes next; which of them is too low tells
     the cause.
 
@@ -36,6 +37,7 @@ from diagnostics._honest_trial import (
     LN2,
     STEPS,
     Trial,
+    count_symbols,
     measure_chain,
     measure_uniform,
     plan,
@@ -80,6 +82,9 @@ def _check(probe: Probe, steps: int) -> CheckResult:
         return _skip("honesty.frozen", say("all weights of the model are frozen"))
     if not probe.pipeline.causal:
         return _skip("honesty.not_causal", say("the model is declared not causal"))
+    probe.require_choice()
+    if count_symbols(probe) < 2:
+        return _skip("honesty.one_symbol", say("one token of the vocabulary is no padding"))
     effort = plan(probe, size, steps)
     if effort is None:
         return _skip(
@@ -180,16 +185,26 @@ def _explain(trial: Trial, limit: float) -> tuple[str, Text, tuple[Text, ...], T
 
 
 def _not_finite(trial: Trial, numbers: dict[str, Any]) -> CheckResult:
+    """The first loss of a trial was measured before any step was taken."""
+    untrained = trial.not_finite_at == 0
     return CheckResult(
         check="honesty",
         status=Status.FAIL,
         reason="honesty.not_finite",
         claim=say(
-            "trained on {source}, the loss stops being a number at step {step}",
+            "on {source} a loss is not a finite number before the first step"
+            if untrained
+            else "trained on {source}, the loss stops being a number at step {step}",
             source=trial.source,
             step=trial.not_finite_at,
         ),
-        measured=say("rate {rate}, gradients clipped to norm 1", rate=trial.rate),
+        measured=say(
+            "{reported} nats reported, {recomputed} nats from the logits",
+            reported=trial.reports[0],
+            recomputed=trial.recomputations[0],
+        )
+        if untrained
+        else say("rate {rate}, gradients clipped to norm 1", rate=trial.rate),
         expected=say("finite losses"),
         next_step=say("python -m diagnostics --only forward_hooks,gradients"),
         numbers=numbers,
@@ -200,8 +215,6 @@ def _judge_learning(uniform: Trial, chain: Trial) -> CheckResult:
     """Tell PASS from a model that has hardly learnt the chain."""
     numbers = uniform.describe() | chain.describe()
     start = math.log(chain.V)
-    way = (start - chain.honest) / (start - LN2)
-    learnt = way >= LEARNT_SHARE
     measured = say(
         "uniform tokens: {uniform} nats (floor {floor}); chain: {chain} nats (floor {ln2})",
         uniform=uniform.recomputed,
@@ -209,14 +222,19 @@ def _judge_learning(uniform: Trial, chain: Trial) -> CheckResult:
         chain=chain.recomputed,
         ln2=LN2,
     )
-    if learnt:
+    # of two tokens both can follow either: such a chain leaves nothing to learn
+    if chain.V == 2 or (start - chain.honest) / (start - LN2) >= LEARNT_SHARE:
         return CheckResult(
             check="honesty",
             status=Status.PASS,
             reason="honesty.ok",
             claim=say(
-                "on new tokens of known entropy the loss stays above it, and falls to {chain} "
-                "nats where {ln2} are possible",
+                "on new random tokens no loss falls more than {limit} nats below their entropy, "
+                "{ln2} nats; with two tokens there is no chain to learn"
+                if chain.V == 2
+                else "on new tokens no loss falls more than {limit} nats below their entropy, and "
+                "a chain is learnt to {chain} nats where {ln2} are possible",
+                limit=BELOW_NATS,
                 chain=chain.recomputed,
                 ln2=LN2,
             ),

@@ -119,6 +119,7 @@ def check_initial_loss(
 
 def run(probe: Probe) -> CheckResult:
     """Judge what is shared, then the model as fresh or as trained; shared layers only warn."""
+    probe.require_choice()
     tie = read_tie(probe.pipeline.model, probe.vocab_size)
     if tie is not None and tie.declared and not tie.shared:
         return tie_differs(tie)
@@ -257,7 +258,9 @@ def _check_fresh(probe: Probe, own: Baselines | None, why: str) -> CheckResult:
     if odd is not None:
         return odd
     excess = start.loss_random - start.baseline
-    if not excess <= EXCESS_WARN:  # NaN is too high as well
+    if math.isnan(excess):
+        return _not_finite("a fresh model", "random tokens", numbers)
+    if not excess <= EXCESS_WARN:
         return _too_high(probe, start, numbers, from_factory)
     low = _too_low(start, own, numbers)
     if low is not None:
@@ -274,6 +277,20 @@ def _check_fresh(probe: Probe, own: Baselines | None, why: str) -> CheckResult:
         ),
         measured=say("{excess} nats above ln V", excess=excess),
         expected=say("at most {limit} nats above", limit=EXCESS_WARN),
+        numbers=numbers,
+    )
+
+
+def _not_finite(model: str, where: str, numbers: dict[str, Any]) -> CheckResult:
+    """NaN is neither high nor low: no spread of weights follows from it."""
+    return CheckResult(
+        check="initial_loss",
+        status=Status.FAIL,
+        reason="initial_loss.not_finite",
+        claim=say("the loss of {model} on {where} is not a number", model=model, where=where),
+        measured=say("nan nats"),
+        expected=say("a finite loss"),
+        next_step=say("python -m diagnostics --only forward_hooks"),
         numbers=numbers,
     )
 
@@ -438,6 +455,8 @@ def _judge_trained(own: Baselines, why: str) -> CheckResult:
         ),
         "numbers": numbers,
     }
+    if math.isnan(own.loss):
+        return _not_finite("a trained model", "its own data", numbers)
     if not own.loss <= own.uniform + EXCESS_WARN:
         return CheckResult(
             status=Status.FAIL,
@@ -497,7 +516,9 @@ def _judge_number(loss: float, vocab_size: int, fresh: bool | None) -> CheckResu
     numbers = {"loss": loss, "baseline": baseline}
     excess = loss - baseline
     status, reason = Status.PASS, "initial_loss.ok"
-    if fresh is False:
+    if math.isnan(loss):
+        status, reason = Status.FAIL, "initial_loss.not_finite"
+    elif fresh is False:
         if not excess <= -TRAINED_MARGIN:
             status, reason = Status.FAIL, "initial_loss.not_trained"
     elif not excess <= EXCESS_WARN:

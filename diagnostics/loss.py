@@ -91,6 +91,7 @@ def check_loss(
 
 def run(probe: Probe) -> CheckResult:
     """Judge the marks of the batch, then its loss; a warning counts if nothing worse is found."""
+    probe.require_choice()
     odd = list(judge_marks(probe))
     wrong = next((finding for finding in odd if finding.failed), None)
     if wrong is not None:

@@ -92,6 +92,7 @@ def _check(
 ) -> CheckResult:
     if probe.overfit_steps < 1:
         raise ValueError(f"steps must be at least 1, got {probe.overfit_steps}")
+    probe.require_choice()
     batch = crop(probe)
     limits = measure_limits(probe, batch)
     with probe.model(fresh=True) as model:
@@ -172,6 +173,8 @@ def _explain(curve: Curve, limits: Limits, trainable: int, frozen: int) -> _Verd
     """Read the curve; the first story that the numbers fit is told."""
     first, last = curve.losses[0], curve.losses[-1]
     way = max(first, ln(limits.V)) - limits.best.loss
+    if curve.not_finite_at == 0:
+        return _not_finite()
     if curve.not_finite_at is not None:
         return _diverged(
             say("the loss stops being a number at step {step}", step=curve.not_finite_at)
@@ -198,6 +201,16 @@ def _explain(curve: Curve, limits: Limits, trainable: int, frozen: int) -> _Verd
     if knows_much and last > limits.best.loss + KNOWS_MAX * way and not falling:
         return _loss_stays_high(curve, limits)
     return _reads_too_little(curve, limits) or _incomplete(curve, limits, trainable, frozen)
+
+
+def _not_finite() -> _Verdict:
+    return (
+        "overfit.not_finite",
+        Status.FAIL,
+        say("the loss of one batch is not a finite number before the first step"),
+        (),
+        say("python -m diagnostics --only forward_hooks,loss"),
+    )
 
 
 def _diverged(claim: Text) -> _Verdict:

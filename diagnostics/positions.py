@@ -121,6 +121,7 @@ def measure_order(bench: Bench, tokens: Tensor) -> tuple[float, float]:
 def _check(probe: Probe, tokens: Tensor | None) -> CheckResult:
     if not probe.pipeline.causal:
         return not_causal("positions")
+    probe.require_choice()
     if tokens is None:
         tokens = bench_tokens(probe, 1, min(probe.probe_length, LENGTH_MAX), "positions")
     tokens = tokens[:1].to(probe.device)

@@ -104,6 +104,7 @@ def run(probe: Probe) -> CheckResult:
     """Call the step three times; judge modes, steps, gradient and loss; the first fault counts."""
     if probe.pipeline.train_step is None:
         raise MissingPartError("train_step", why="there is no training step to call")
+    probe.require_choice()
     try:
         trial = measure_step(probe)
     except RuntimeError as error:

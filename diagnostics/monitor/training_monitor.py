@@ -224,7 +224,7 @@ class TrainingMonitor:
             if again:
                 self._speaker.hand_on(closing(self.step_count, self._speaker.events))
         if self.page is not None:
-            self.page.finish()
+            self.page.finish(postmortem=self.postmortem_path)
 
     def __enter__(self) -> TrainingMonitor:
         return self

@@ -87,7 +87,6 @@ def _train(
 ) -> int:
     """Read, build, train and report, as one of the processes of `team`."""
     from minigpt._train_report import TrainReport
-    from minigpt.parallel import PeerError
     from minigpt.train._page import PageFeed
     from minigpt.trainer import Trainer
 
@@ -139,12 +138,27 @@ def _train(
             if team.is_first:  # all of them know
                 print(f"error: {error}", file=sys.stderr)
             return EXIT_CHECK_FAILED
-        except (OSError, PeerError) as error:  # the disk's fault or another process's
-            feed.fail(error)
-            stack.close()  # so that no watcher writes a post-mortem about it
+        except (OSError, RuntimeError) as error:
+            told = _of_others(error, team)
+            if told is not None:
+                feed.fail(told)
+                stack.close()  # so that no watcher writes a post-mortem about it
             raise
         feed.end(reason)
     return _end(report, trainer, reason, team)
+
+
+def _of_others(error: Exception, team: Team) -> Exception | None:
+    """Return what to say of an error that is the disk's or another process's; else None."""
+    from minigpt.parallel import LOST, PeerError
+
+    if isinstance(error, (OSError, PeerError)):
+        return error
+    if team.size > 1 and any(word in str(error).lower() for word in LOST):
+        return PeerError(
+            "another process is gone: its own output says why, or it was killed", told=False
+        )
+    return None
 
 
 def _both(first: Callable[[Any], None], second: Callable[[Any], None]) -> Callable[[Any], None]:

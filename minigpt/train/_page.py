@@ -20,6 +20,7 @@ import torch
 from minigpt._cli import CommandError, describe_error, require_writable
 from minigpt.device import describe_device
 from minigpt.generate import generate
+from minigpt.parallel import PeerError
 from minigpt.trainer import NonFiniteError, StepReport, Trainer
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ class PageFeed:
         if isinstance(error, NonFiniteError) and error.report is not None:
             self._log(self.page, error.report)
         path = None if self.watcher is None else self.watcher.postmortem_path
-        if isinstance(error, (NonFiniteError, OSError)):  # whose words are for a person
+        if isinstance(error, (NonFiniteError, OSError, PeerError)):  # whose words are for a person
             self.page.finish("failed", describe_error(error), postmortem=path)
         else:
             self.page.fail(error, postmortem=path)

@@ -362,6 +362,16 @@ class TestFiles:
         assert {path.name for path in place.iterdir()} - before == {"checkpoints"}
 
 
+def test_a_process_that_is_gone_is_told_in_plain_words() -> None:
+    """Without the words of the library that lost it, which name a line of C++."""
+    told = train._of_others(
+        RuntimeError("[pair.cc:537] gloo: Connection reset by peer"), Team(0, 2)
+    )
+    assert str(told) == "another process is gone: its own output says why, or it was killed"
+    assert train._of_others(RuntimeError("shapes"), Team(0, 2)) is None
+    assert train._of_others(RuntimeError("gloo"), Team()) is None
+
+
 def test_of_several_processes_only_the_first_writes(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

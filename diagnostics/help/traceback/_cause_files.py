@@ -108,7 +108,9 @@ def _end_of_file(clues: Clues) -> Explanation | None:
         return None
     return Explanation(
         name="file.empty",
-        cause=say("the file is empty or ends too early: its writing was interrupted"),
+        cause=say(
+            "the file is empty or ends too early, or is read from its end on, without seek(0)"
+        ),
         evidence=quoted(clues.kind + (f": {clues.message}" if clues.message else "")),
         next_step=say("ls -l FILE, and save or download it again where it is too short"),
     )
@@ -158,7 +160,7 @@ RULES: tuple[Rule, ...] = (
         "file.damaged_zip",
         "RuntimeError",
         r"PytorchStreamReader failed (?:reading zip archive: [^.]*|locating file [^:]*)",
-        "the checkpoint is cut off or damaged: a download or a save was interrupted",
+        "the file is cut off or damaged, or is a zip archive that torch.save did not write",
         "ls -l FILE, and save or download it again where it is too short",
     ),
     rule(
@@ -177,8 +179,8 @@ RULES: tuple[Rule, ...] = (
         "SafetensorError",
         r"incomplete metadata, file not fully covered|MetadataIncompleteBuffer"
         r"|(?:invalid|Invalid)\s?Offset",
-        "the .safetensors file is shorter or longer than its header says: a "
-        "download or a save was interrupted",
+        "the .safetensors file is shorter or longer than its header says, as "
+        "after a download or a save that was interrupted",
         "ls -l FILE, and save or download it again where it is too short",
     ),
     rule(

@@ -151,7 +151,8 @@ RULES: tuple[Rule, ...] = (
         "number.all_zero",
         "RuntimeError",
         r"invalid multinomial distribution \(sum of probabilities <= 0\)",
-        "every token that could be sampled has probability 0: a filter such as top-p removed all",
+        "every token that could be sampled has probability 0, as after a filter such as top-p "
+        "that removed all",
         "python -m diagnostics --only sampling",
     ),
     rule(

@@ -123,8 +123,8 @@ RULES: tuple[Rule, ...] = (
         "shape.loss_targets",
         "RuntimeError",
         r"0D or 1D target tensor expected, multi-target not supported",
-        "the logits are (N, V), and the targets have more than one dimension: they "
-        "are not flattened, or the wrong column of the batch was taken",
+        "the logits are (N, V), and the targets have more than one dimension: they are not "
+        "flattened, are another part of the batch, or are probabilities of another V",
         _FLATTEN,
     ),
 )

@@ -142,7 +142,7 @@ RULES: tuple[Rule, ...] = (
         "process.port",
         "RuntimeError DistNetworkError OSError",
         r"(?:EADDRINUSE|Address already in use|address already in use)",
-        "another run on this machine holds the port",
+        "another process on this machine holds the port",
         "torchrun --standalone --nproc-per-node 2 train.py",
     ),
     rule(

@@ -17,7 +17,8 @@ def _product(clues: Clues) -> Explanation | None:
     if match is None:
         return None
     _, width, features, outputs = (int(digits[:12]) for digits in match.groups())
-    if clues.has_call("linear") or clues.has_file("torch/nn/modules/linear.py"):
+    is_layer = clues.has_call("linear") or clues.has_file("torch/nn/modules/linear.py")
+    if is_layer:
         cause = say(
             "a linear layer with {features:input|inputs} and {outputs:output|outputs} got "
             "vectors of {width:number|numbers}",
@@ -31,7 +32,9 @@ def _product(clues: Clues) -> Explanation | None:
             width=width,
             features=features,
         )
-    if width == outputs:
+    if width == outputs and is_layer:
+        cause = say("{cause}; with inputs and outputs exchanged it would fit", cause=cause)
+    elif width == outputs:
         cause = say("{cause}; the other way round it would fit: transpose the second", cause=cause)
     return Explanation(
         name="shape.product", cause=cause, evidence=quoted(match.group()), next_step=say(_PRINT)

@@ -48,7 +48,7 @@ WRITTEN = [
     ("TypeError: GPT2Config.__init__() got an unexpected keyword argument 'n_layers'. Did you mean 'n_layer'?", "python.keyword", "no field `n_layers`"),
     ("RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one. This error\nParameter indices which did not receive grad for rank 0: 2 3\n In addition", "process.unused_parameters", "in model.parameters(): 2 3"),
     ("torch.distributed.DistStoreError: Timed out after 4 seconds waiting for clients. 1/2 clients joined.", "process.timeout", "1 of 2 processes came to the start"),
-    ("torch.distributed.DistNetworkError: The server socket has failed to bind. port: 29500, error: EADDRINUSE", "process.port", "another run"),
+    ("torch.distributed.DistNetworkError: The server socket has failed to bind. port: 29500, error: EADDRINUSE", "process.port", "another process"),
     ("RuntimeError: DataLoader worker (pid 46794) is killed by signal: Bus error. It is possible that dataloader's workers are out of shared memory.", "loader.killed", "shared memory"),
     ("RuntimeError: DataLoader worker (pid 46794) is killed by signal: Killed. ", "loader.killed", "memory is full"),
     ("RuntimeError: DataLoader worker (pid(s) 12, 13) exited unexpectedly", "loader.exited", "without saying why"),

@@ -193,5 +193,5 @@ def test_a_loss_below_0_is_drawn_on_an_even_axis() -> None:
     run = RunHistory()
     for step, loss in enumerate((5.0, 0.001, -3.0)):
         run.add(step, {"loss": loss})
-    assert "at or below 0" not in render_run_page(run)
+    assert "at 0 or below" not in render_run_page(run)
     assert "training loss -3 at step 2" in render_run_page(run)

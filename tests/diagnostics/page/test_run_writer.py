@@ -404,6 +404,16 @@ class TestMonitor:
         assert "the loss is nan" in text_of(path)
         assert str(monitor.postmortem_path) in text_of(path)
 
+    def test_a_run_that_went_on_after_nan_names_the_postmortem(
+        self, path: Path, tmp_path: Path
+    ) -> None:
+        page = RunPage(path)
+        with TrainingMonitor(page=page, on_event=None, folder=tmp_path) as monitor:
+            monitor.step(math.nan)
+            monitor.step(2.0)
+        assert page.run.state.kind == "finished"
+        assert f"What broke, and where: {monitor.postmortem_path}" in text_of(path)
+
     def test_the_training_is_the_same_with_and_without(self, path: Path) -> None:
         """Dropout draws from the global generator, so a number drawn for the page would show."""
 
