@@ -13,11 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from diagnostics._catalog import CATALOG, select
+from diagnostics._catalog import select
+from diagnostics._causation import can_explain
 from diagnostics._guard import seed_everything, untouched
 from diagnostics._pipeline import Pipeline
 from diagnostics._probe import MissingPartError, Probe
-from diagnostics._report import LATENT, Report
+from diagnostics._report import Report
 from diagnostics._result import CheckFailedError, CheckResult, Status
 from diagnostics._subject import measure_subject
 from diagnostics._text import say
@@ -176,15 +177,12 @@ def _next_step_of_error(own: bool, on_device: bool) -> str:
 
 
 def _mark_consequences(results: list[CheckResult]) -> list[CheckResult]:
-    """Name, for each failure and warning, the first earlier failure that explains it."""
+    """Name, for each failure and warning, the first earlier failure that can have produced it."""
     marked: list[CheckResult] = []
-    broken: list[CheckResult] = []
     for result in results:
         if result.failed or result.status is Status.WARN:
-            cause = next((b.check for b in broken if result.check in _explained(b.check)), None)
+            cause = next((m.check for m in marked if can_explain(m, result)), None)
             result = dataclasses.replace(result, consequence_of=cause)
-        if result.failed and result.reason not in LATENT:
-            broken.append(result)
         marked.append(result)
     return marked
 

@@ -84,6 +84,12 @@ def _few_marks(text: str) -> str:
     return "".join(shown)
 
 
+def isolate_name(name: str) -> Markup:
+    """Return the name of a check, kept apart likewise, that may break after each underscore."""
+    *heads, last = name.split("_")
+    return element("bdi", [[head, "_", element("wbr")] for head in heads], last)
+
+
 def _attribute(key: str, value: object) -> str:
     name = key.rstrip("_").replace("_", "-")
     if not _NAME.fullmatch(name):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from diagnostics._catalog import CATALOG
 from diagnostics._text import say
-from diagnostics.page._markup import Markup, element, isolate, join
+from diagnostics.page._markup import Markup, element, isolate, isolate_name, join
 from diagnostics.page._parts import STATES, copy_line, facts, prose, state
 from diagnostics.page._stored import Stored, Verdict
 
@@ -47,7 +47,7 @@ def counts(report: Stored) -> Markup:
 
 def link(verdict: Verdict) -> Markup:
     """Return the name of a check, linked to its section where there is one."""
-    name = isolate(verdict.check)
+    name = isolate_name(verdict.check)
     return element("a", name, href=f"#{verdict.anchor}") if verdict.anchor else name
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics._text import say
+from diagnostics.page._run_numbers import STEP_MAX, json_number, plain_number, whole_step
 from diagnostics.page._thinning import POINTS_MAX, Point, spread, thin
 
 SAMPLES_LAST, SAMPLES_BETWEEN = 10, 10
@@ -23,7 +24,6 @@ SAMPLE_LENGTH = 2000  # characters of one sample
 EVENTS_MAX = 100
 SERIES_MAX = 64  # names; a loop that makes up a name in every update must not fill the memory
 NAME_LENGTH = 80
-STEP_MAX = 2**53  # whole numbers that a chart and JSON can tell apart
 LOSSES = ("train_loss", "training_loss", "validation_loss")
 KNOWN = (*LOSSES, "learning_rate", "grad_norm", "tokens_per_second")  # each has a place of its own
 ALIASES = {"loss": "train_loss", "lr": "learning_rate", "val_loss": "validation_loss"}
@@ -110,14 +110,14 @@ class RunHistory:
         A step that is told twice has its later number, unless the earlier one is not finite.
         Raises TypeError for a step or a value that is no number; the other numbers are kept.
         """
-        step = _whole(step)
+        step = whole_step(step)
         self.step = max(self.step, step)
         refused: list[TypeError] = []
         for name, value in numbers.items():
             if value is None:
                 continue
             try:
-                number = _plain_number(name, value)
+                number = plain_number(name, value)
             except TypeError as error:
                 refused.append(error)
                 continue
@@ -166,13 +166,13 @@ class RunHistory:
 
     def add_row(self, row: Mapping[str, Any]) -> None:
         """Take over a row of a log; what is no number in it is passed over."""
-        kept = {name: number for name in row if (number := _number(row[name])) is not None}
+        kept = {name: number for name in row if (number := json_number(row[name])) is not None}
         self.add(int(kept.pop("step")), kept)
 
     def add_sample(self, step: int, text: str, prompt: str = "") -> None:
         """Keep a sample, the last one of its step; drop one in the middle where there are many."""
         text, prompt = str(text)[:SAMPLE_LENGTH], str(prompt)[:SAMPLE_LENGTH]
-        sample = Sample(step=_whole(step), text=text, prompt=prompt)
+        sample = Sample(step=whole_step(step), text=text, prompt=prompt)
         if self.samples and self.samples[-1].step == sample.step:
             self.samples.pop()
         self.samples.append(sample)
@@ -246,30 +246,6 @@ def plain_events(events: Iterable[Any]) -> list[dict[str, Any]]:
     return plain
 
 
-def _whole(step: Any) -> int:
-    try:
-        number = int(step)
-    except Exception as error:  # any: a tensor of several elements has an error of its own
-        raise TypeError(f"step must be a whole number, got {_described(step)}") from error
-    if abs(number) > STEP_MAX:
-        raise TypeError(f"step must be at most 2**53, got one of {number.bit_length()} bits")
-    return number
-
-
-def _plain_number(name: str, value: Any) -> float:
-    """Return the one number of a float, a NumPy scalar, or a tensor with or without a graph."""
-    try:
-        return float(value.item() if hasattr(value, "item") else value)
-    except Exception as error:  # any: torch, NumPy and JAX each have their own
-        raise TypeError(f"{name} must be a number, got {_described(value)}") from error
-
-
-def _described(value: Any) -> str:
-    shape = getattr(value, "shape", None)
-    kind = type(value).__name__
-    return kind if shape is None else f"{kind} of shape {tuple(shape)}"
-
-
 def _short(event: Any) -> Any:
     if not isinstance(event, Mapping):
         return str(event)[:SAMPLE_LENGTH]
@@ -281,15 +257,5 @@ def _row(line: str) -> dict[str, Any] | None:
         row = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    step = _number(row.get("step")) if isinstance(row, dict) else None
+    step = json_number(row.get("step")) if isinstance(row, dict) else None
     return row if step is not None and abs(step) <= STEP_MAX else None
-
-
-def _number(value: Any) -> float | None:
-    """Return a JSON value as a number; JSON spells what is not finite as a string."""
-    if isinstance(value, str):
-        return float(value) if value in ("nan", "inf", "-inf") else None
-    try:
-        return float(value) if isinstance(value, (int, float)) else None
-    except OverflowError:
-        return None

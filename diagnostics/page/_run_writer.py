@@ -29,8 +29,9 @@ from typing import Any
 
 from diagnostics._text import say
 from diagnostics.page._replace_text import replace_text, require_replaceable
-from diagnostics.page._run_history import NAME_LENGTH, STEP_MAX, RunHistory, read_log
+from diagnostics.page._run_history import NAME_LENGTH, RunHistory, read_log
 from diagnostics.page._run_memory import agrees, read_memory, recall
+from diagnostics.page._run_numbers import STEP_MAX
 from diagnostics.page._run_page import render_run_page
 
 SHARE_MAX = 0.02  # of the time, at most, goes into rewriting a page that has grown large
