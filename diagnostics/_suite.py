@@ -187,10 +187,6 @@ def _mark_consequences(results: list[CheckResult]) -> list[CheckResult]:
     return marked
 
 
-def _explained(check: str) -> tuple[str, ...]:
-    return CATALOG[check].explains if check in CATALOG else ()
-
-
 def _tensors_of(pipeline: Pipeline) -> list[Tensor]:
     """Return the tensors that the user handed over, so that they can be put back."""
     found: list[Tensor] = []

@@ -17,7 +17,8 @@ from diagnostics.page._run_figures import not_drawn, run_figures
 from diagnostics.page._run_history import RunHistory
 from diagnostics.page._run_memory import memory_of
 from diagnostics.page._run_now import now_card, progress_word, tiles
-from diagnostics.page._run_readings import Reading, readings
+from diagnostics.page._run_reading import Reading
+from diagnostics.page._run_readings import readings
 from diagnostics.page._run_style import RUN_STYLE
 from diagnostics.page._run_told import messages, samples
 

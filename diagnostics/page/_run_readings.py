@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from diagnostics._text import Text, say
 from diagnostics.page._run_findings import (
-    NOISE_NATS,
     TREND_POINTS,
     broken_finding,
     finite,
@@ -48,7 +47,7 @@ def readings(run: RunHistory) -> list[Reading]:
 
 def _initial_loss(run: RunHistory) -> Reading | None:
     start = next((value for step, value in run.points("validation_loss") if step == 0), None)
-    if start is None or run.vocab_size is None:
+    if start is None or run.vocab_size is None or run.vocab_size < 2:
         return None
     facts = {"loss": start, "V": run.vocab_size, "guess": math.log(run.vocab_size)}
     if abs(start - math.log(run.vocab_size)) <= INITIAL_NATS:

@@ -112,12 +112,7 @@ class RunPage:
         """
         with self._lock:
             before = self.run.step
-            try:
-                self.run.add(step, numbers)
-            except TypeError as error:
-                self._warn_once(
-                    "value", say("the page leaves out a value: {words}", words=str(error))
-                )
+            self._take(self.run.add, step, numbers)
             self._note_progress(before)
             self._write(wait=self.every_seconds)
 
@@ -224,7 +219,8 @@ class RunPage:
         try:
             add(*values)
         except Exception as error:  # any: what a text's own str() raises, for example
-            self._warn_once("value", say("the page leaves out a value: {w}", w=_words_of(error)))
+            words = str(error) if isinstance(error, TypeError) else _words_of(error)
+            self._warn_once("value", say("the page leaves out a value: {words}", words=words))
 
     def _write(self, wait: float) -> None:
         """Write the page unless it was written a moment ago; whatever goes wrong, the run goes on.

@@ -172,6 +172,12 @@ def test_a_start_far_from_a_blind_guess_is_shown() -> None:
     )
 
 
+def test_a_vocabulary_of_nothing_is_compared_with_nothing() -> None:
+    run = run_of(validation_loss=[9.0])
+    run.vocab_size = 0
+    assert readings(run) == []
+
+
 def test_a_loss_at_the_entropy_of_single_tokens_uses_no_context() -> None:
     run = run_of(validation_loss=[4.2, 3.31])
     run.unigram_entropy = 3.3

@@ -148,6 +148,8 @@ class TestTrouble:
         """Nothing is raised, whatever is logged; the first refusal is told, and only once."""
 
         class Silent:
+            shape = 3  # of no array
+
             def __str__(self) -> str:
                 raise RuntimeError("has no words")
 
@@ -155,7 +157,7 @@ class TestTrouble:
         page = RunPage(path, every_seconds=0.0, on_warning=said.append)
         page.log(1, loss=torch.ones(2), mine=3.0)
         page.log(None, loss=1.0)  # type: ignore[arg-type]
-        page.log(2, clipped=torch.ones(2))
+        page.log(2, clipped=torch.ones(2), other=Silent())
         page.event(Silent())
         page.sample(3, Silent())  # type: ignore[arg-type]
         assert said == [
