@@ -24,6 +24,7 @@ from minigpt.trainer import Trainer
 
 SAMPLE_LENGTH = 48  # characters of the training data shown for a person to read
 PROCESSES_SHOWN = 8
+LEARNT_NATS = 0.1  # below ln V; a run that is nearer says nothing of its fit
 INITIAL_NATS = 0.5  # a fresh GPT-2 initialisation lies within 0.1 of ln V
 OVERFIT_GAP_NATS = 0.1
 OVERFIT_RISE_NATS = 0.01  # above its best, beyond the noise of an evaluation
@@ -239,7 +240,10 @@ def describe_gap(trainer: Trainer) -> str:
     assert state.best_validation_loss is not None
     gap = state.validation_loss - state.training_loss
     rise = state.validation_loss - state.best_validation_loss
-    if gap > OVERFIT_GAP_NATS and rise > OVERFIT_RISE_NATS:
+    blind = math.log(trainer.model.config.vocab_size)
+    if state.training_loss > blind - LEARNT_NATS:
+        meaning = f"nothing is learnt yet: a blind guess has {blind:.3f}"
+    elif gap > OVERFIT_GAP_NATS and rise > OVERFIT_RISE_NATS:
         meaning = "overfitting: stop earlier, more data or dropout"
     elif state.best_step == state.step:
         meaning = "underfitting so far, still improving at the end: more steps would help"

@@ -88,6 +88,15 @@ class TestRun:
         assert "clipping    " in out
         assert all(len(line) <= 88 for line in out.splitlines())
 
+    def test_a_model_that_learnt_nothing_is_not_said_to_fit(
+        self, place: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """At a rate of 1e-12 the losses stay those of fresh weights, near ln V."""
+        run_train("--learning-rate=1e-12", "--min-learning-rate=0")
+        out = capsys.readouterr().out
+        assert "\n            nothing is learnt yet: a blind guess has " in out
+        assert "underfitting" not in out
+
     def test_the_best_loss_printed_is_the_one_of_the_file(
         self, place: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
