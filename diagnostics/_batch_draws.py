@@ -36,6 +36,7 @@ class Draws:
     N: int = 0
     T: int = 0
     offset: int = 0  # value of the first id of counting data
+    kinds: float = math.inf  # rows of T ids that differ, which few tokens make few of
 
     @property
     def known(self) -> list[int]:
@@ -122,14 +123,25 @@ def draw_own(probe: Probe, draw: Callable[[], object], data: Tensor | None) -> D
     with probe.seeded("batches own"):
         first = read_batch(draw(), "batch")
         batches = [first, *(read_batch(draw(), "batch") for _ in range(_own_calls(first) - 1))]
+    T = first.inputs.shape[1]
+    kinds = _count_kinds(probe, data, T)
     if data is None:
-        return Draws(batches, T=first.inputs.shape[1])
+        return Draws(batches, T=T, kinds=kinds)
     data = data.cpu()
     starts: list[list[int | None]] = []
     for batch in batches:
         found = [locate(data, row) for row in batch.inputs.cpu()]
         starts.append([int(f[0]) if f.numel() == 1 else None for f in found])
-    return Draws(batches, starts, len(data), first.inputs.shape[1])
+    return Draws(batches, starts, len(data), T, kinds=kinds)
+
+
+def _count_kinds(probe: Probe, data: Tensor | None, T: int) -> float:
+    """Return how many rows of T ids the tokens of the data, or all V, can make."""
+    try:
+        V = probe.vocab_size if data is None else len(data.unique())
+    except MissingPartError:
+        return math.inf
+    return float(V) ** min(T, 64)  # 2 ** 64 rows are beyond any data
 
 
 def counting_data(probe: Probe, N: int) -> tuple[Tensor, int]:

@@ -209,7 +209,9 @@ def judge_value(probe: Probe, first: Call) -> Iterator[CheckResult]:
         say(told),
         measured=say("{value} for {n:row|rows}", value=first.value, n=len(recorder.rows)),
         expected=say("{nats} nats, the mean over their next tokens", nats=expected),
-        where=say("{n:forward call|forward calls} on {N} ids", n=recorder.calls, N=len(first.ids)),
+        where=say(
+            "{n:forward call|forward calls} on {N:id|ids}", n=recorder.calls, N=len(first.ids)
+        ),
         causes=(say(cause),) if cause else (),
         next_step=say(cure),
         numbers={"value": first.value, "token_mean": expected, "share_read": first.share_read},
@@ -277,7 +279,9 @@ def judge_manners(first: Call) -> Iterator[CheckResult]:
             Status.WARN,
             "evaluation.reads_part",
             say("the evaluation reads {share:%} of the ids it is given", share=first.share_read),
-            measured=say("{n:window|windows} of {N} ids", n=len(first.windows), N=len(first.ids)),
+            measured=say(
+                "{n:window|windows} of {N:id|ids}", n=len(first.windows), N=len(first.ids)
+            ),
             expected=say("all of them, or a part that was chosen on purpose"),
             causes=(
                 say("a fixed number of batches, which may be meant"),

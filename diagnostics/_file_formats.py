@@ -51,7 +51,7 @@ def find_fault(path: Path) -> FileFault | None:
     if head.startswith(_LFS):
         return FileFault(
             "files.lfs_pointer",
-            say("holds a Git LFS pointer of {size} bytes, not the content", size=_size(path)),
+            say("holds a Git LFS pointer of {size:byte|bytes}, not the content", size=_size(path)),
             say("the repository was cloned without git-lfs"),
         )
     start = head.lstrip().lower()
@@ -209,7 +209,10 @@ def _archive(path: Path) -> FileFault | None:
     except zipfile.BadZipFile:
         return FileFault(
             "files.truncated",
-            say("is truncated: {size} bytes, and the archive's index is missing", size=_size(path)),
+            say(
+                "is truncated: {size:byte|bytes}, and the archive's index is missing",
+                size=_size(path),
+            ),
             say("the program that wrote it was stopped, or the disk was full"),
         )
     except (zlib.error, NotImplementedError, RuntimeError, OSError):
@@ -229,7 +232,7 @@ def _raw_ids(path: Path) -> FileFault | None:
         return None
     return FileFault(
         "files.truncated",
-        say("has {size} bytes, which is no whole number of 16-bit ids", size=size),
+        say("has {size:byte|bytes}, which is no whole number of 16-bit ids", size=size),
         say("the program that wrote it was stopped, or it holds bytes of another type"),
         warn=True,  # ids of a vocabulary up to 256 may be stored in one byte each
     )
@@ -278,7 +281,7 @@ def _text_fault(counts: dict[str, int], starts_with_bom: bool) -> FileFault | No
         return FileFault(
             "files.mojibake",
             say(
-                "holds {count} pairs of odd characters such as U+00C3 U+00A9 in place of one",
+                "holds {count:pair|pairs} of odd characters such as U+00C3 U+00A9 in place of one",
                 count=counts["mojibake"],
             ),
             say("UTF-8 bytes were decoded as Windows-1252, and the result was saved"),
@@ -331,7 +334,7 @@ def _size_fault(path: Path, expected: int, content: str) -> FileFault | None:
     return FileFault(
         "files.truncated" if size < expected else "files.excess_bytes",
         say(
-            "has {size} bytes, but its header promises {expected} ({content})",
+            "has {size:byte|bytes}, but its header promises {expected} ({content})",
             size=size,
             expected=expected,
             content=content,

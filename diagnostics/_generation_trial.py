@@ -71,7 +71,9 @@ class Trial:
                 "generation.long_prompt_refused",
                 say("a prompt longer than the block is refused"),
                 measured=say("{error}", error=self.long_prompt_refused),
-                expected=say("its last {block} tokens are read", block=self.follower.block),
+                expected=say(
+                    "its last {block:token is|tokens are} read", block=self.follower.block
+                ),
                 next_step=say("crop what the model reads: ids[:, -block_size:]"),
             )
 
@@ -113,7 +115,7 @@ class Trial:
                 "generation.stops_at_block",
                 say("generation raises when the text grows longer than the block"),
                 measured=say("{kind}: {text}", kind=type(error).__name__, text=str(error)[:120]),
-                expected=say("only the last {block} tokens are read", block=block),
+                expected=say("only the last {block:token is|tokens are} read", block=block),
                 where=say("a prompt of {T0} and {n:new token|new tokens}", T0=len(prompt), n=count),
                 causes=(say("the text is fed whole, without a crop to the last block"),),
                 next_step=say("feed ids[:, -block_size:], or never ask for more than the block"),
@@ -299,7 +301,7 @@ class Trial:
         kept = {int(case.text[-1]) if len(case.steps) else -1 for case in short}
         left_out = {int(self.follower.right(case.text).argmax()) for case in short}
         measured = say(
-            "{came} of {count} new tokens after a prompt of {T0}",
+            "{came} of {count:new token|new tokens} after a prompt of {T0}",
             came=len(short[0].steps),
             count=short[0].count,
             T0=len(short[0].prompt),
@@ -319,7 +321,7 @@ class Trial:
                 Status.WARN,
                 "generation.stops_early",
                 say(
-                    "{k} of {n} texts end early, each {ends}",
+                    "{k} of {n:text ends|texts end} early, each {ends}",
                     k=len(short),
                     n=len(cases),
                     ends=" or ".join(ends),
@@ -333,7 +335,9 @@ class Trial:
             Status.FAIL,
             "generation.too_few_tokens",
             say(
-                "{k} of {n} texts hold fewer new tokens than asked for", k=len(short), n=len(cases)
+                "{k} of {n:text holds|texts hold} fewer new tokens than asked for",
+                k=len(short),
+                n=len(cases),
             ),
             measured=measured,
             expected=expected,

@@ -71,12 +71,13 @@ READINGS = {
         "set repetition_penalty to 1.0 in the greedy part",
     ),
     "generation.keeps_first_block": (
-        "no more than the first {length} tokens are read: what is written later stops mattering",
+        "no more than the first {length:token is|tokens are} read: what is written later stops "
+        "mattering",
         "ids[:, :block_size] in place of ids[:, -block_size:]",
         _CROP,
     ),
     "generation.past_block": (
-        "the text is fed whole, beyond the block of {block} tokens",
+        "the text is fed whole, beyond the block of {block:token|tokens}",
         "there is no crop; the model takes longer texts, and was not trained on them",
         _CROP,
     ),
@@ -96,17 +97,17 @@ READINGS = {
         _CROP,
     ),
     "generation.context_too_short": (
-        "only the last {length} tokens are read, where the block holds {block}",
+        "only the last {length:token is|tokens are} read, where the block holds {block}",
         "the crop uses another number than block_size",
         _CROP,
     ),
     "generation.past_block_unknown": (
-        "beyond the block the text differs from a forward call on the last {block} tokens",
+        "beyond the block the text differs from a forward call on the last {block:token|tokens}",
         "a rolling cache keeps keys that were computed with tokens that have left the block",
         _CACHE,
     ),
     "generation.past_block_wrong": (
-        "beyond the block the text is not what the model says of its last {block} tokens",
+        "beyond the block the text is not what the model says of its last {block:token|tokens}",
         "old keys keep their old positions when the window slides, or the trim is off by one",
         "recompute the whole window once the text is longer than the block",
     ),
@@ -144,7 +145,8 @@ _WARNINGS = {
 # Where nothing in the model sets a limit there is no block to speak of.
 _FREE = {
     "generation.shorter_context": (
-        "at most the last {length} tokens of the text are read; the model itself sets no limit",
+        "at most the last {length:token|tokens} of the text are read; the model itself sets no "
+        "limit",
         "the context is cropped on purpose, or to a number that belongs to another model",
         "feed the whole text once, and compare the first token that differs",
     ),
@@ -169,7 +171,8 @@ def misfit(
         ),
         expected=say("argmax of the last logits of a full forward call, at every step"),
         where=say(
-            "{count} of {total} new tokens; first after {length} tokens of text (prompt {T0})",
+            "{count} of {total:new token|new tokens}; first after {length:token|tokens} of text "
+            "(prompt {T0})",
             count=len(wrong),
             total=total,
             length=step.length,

@@ -31,7 +31,12 @@ def all_frozen(count: int) -> CheckResult:
         check="gradients",
         status=Status.FAIL,
         reason="gradients.all_frozen",
-        claim=say("all {count} parameters are frozen: nothing can be learnt", count=count),
+        claim=say(
+            "the one parameter is frozen: nothing can be learnt"
+            if count == 1
+            else "all {count} parameters are frozen: nothing can be learnt",
+            count=count,
+        ),
         measured=say("0 parameters with requires_grad"),
         expected=say("at least 1"),
         causes=(say("requires_grad_(False) on the whole model, or a loop that freezes too much"),),
@@ -112,7 +117,7 @@ def unregistered(probe: Probe, model: nn.Module, strangers: list[Tensor]) -> Che
             count=len(worst),
         ),
         measured=say(
-            "{numel} numbers outside model.parameters(), in shapes {shapes}",
+            "{numel:number|numbers} outside model.parameters(), in shapes {shapes}",
             numel=sum(leaf.numel() for leaf in worst),
             shapes=shapes,
         ),
@@ -179,7 +184,7 @@ def absent_gradients(
         status=Status.FAIL,
         reason="gradients.missing" if missing else "gradients.zero",
         claim=say(
-            "{count} of {total} trainable parameters get {what}",
+            "{count} of {total:trainable parameter gets|trainable parameters get} {what}",
             count=len(named),
             total=total,
             what="no gradient (None)" if missing else "a gradient that is zero everywhere",
@@ -191,7 +196,7 @@ def absent_gradients(
         ),
         expected=say("a gradient other than 0 in at least one of them"),
         where=say(
-            "{count} of {total} parameters; first is {name}",
+            "{count} of {total:parameter|parameters}; first is {name}",
             count=len(named),
             total=total,
             name=named[0],
@@ -244,7 +249,7 @@ def only_noise(
         measured=say("smaller by a factor of {ratio}", ratio=rough / max(fine, 1e-300)),
         expected=say("the same size in float64, within rounding"),
         where=say(
-            "{count} of {total} parameters; first is {name}",
+            "{count} of {total:parameter|parameters}; first is {name}",
             count=len(noise),
             total=len(gradients.norms) + len(gradients.missing),
             name=first,
@@ -304,7 +309,8 @@ def unused_expert(names: list[str], numbers: dict[str, Any]) -> CheckResult:
         status=Status.WARN,
         reason="gradients.unused_expert",
         claim=say(
-            "{count} parameters of experts were never chosen by the router in {looks} batches",
+            "{count:parameter of experts was|parameters of experts were} never chosen by the "
+            "router in {looks} batches",
             count=len(names),
             looks=1 + len(SECOND_LOOKS),
         ),
@@ -330,7 +336,7 @@ def wrong_value(wrong: dict[str, float], judged: int, numbers: dict[str, Any]) -
         measured=say("relative difference {gap} to a finite difference", gap=wrong[worst]),
         expected=say("at most {limit}", limit=TRUTH_GAP_MAX),
         where=say(
-            "{count} of {total} parameters; worst is {name}",
+            "{count} of {total:parameter|parameters}; worst is {name}",
             count=len(wrong),
             total=judged,
             name=worst,
@@ -424,7 +430,9 @@ def by_design(probe: Probe, gradients: Gradients, numbers: dict[str, Any]) -> Ch
             {
                 "reason": "gradients.ok",
                 "claim": say(
-                    "all {count} trainable parameters get a gradient (global L2 norm {norm})",
+                    "the one trainable parameter gets a gradient (L2 norm {norm})"
+                    if len(gradients.norms) == 1
+                    else "all {count} trainable parameters get a gradient (global L2 norm {norm})",
                     count=len(gradients.norms),
                     norm=gradients.norm,
                 ),
@@ -441,8 +449,8 @@ def _frozen_claim(probe: Probe, gradients: Gradients) -> Text:
     sizes = [(p.numel(), p.requires_grad) for p in probe.pipeline.model.parameters()]
     random = [name for name in gradients.frozen if not _is_by_rule(probe, name)]
     return say(
-        "{count} of {total} parameters are frozen (requires_grad=False){fresh}; {share:%} of the "
-        "model's numbers are trained",
+        "{count} of {total:parameter is|parameters are} frozen (requires_grad=False){fresh}; "
+        "{share:%} of the model's numbers are trained",
         count=len(gradients.frozen),
         total=len(gradients.frozen) + len(gradients.norms),
         fresh=", with values that a rule gives and no draw"

@@ -49,7 +49,9 @@ def identical(
         status=Status.WARN if known else Status.FAIL,
         reason="initial_loss.identical_layers",
         claim=say("{second} starts as an exact copy of {first}", first=first, second=second),
-        measured=say("{count} pairs of matrices are equal bit for bit", count=len(pairs)),
+        measured=say(
+            "{count:pair of matrices is|pairs of matrices are} equal bit for bit", count=len(pairs)
+        ),
         expected=say("0, because two draws never agree"),
         causes=(say("nn.TransformerEncoder copies its first layer"),)
         if known

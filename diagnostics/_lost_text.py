@@ -237,7 +237,11 @@ def _added(text: str, back: str, characters: list[str] | None) -> Fault | None:
     added = back.replace(text, " ... ", 1)
     return Fault(
         "roundtrip.text_added",
-        say("{extra} characters are added around the text: {added}", extra=extra, added=added[:40]),
+        say(
+            "{extra:character is|characters are} added around the text: {added}",
+            extra=extra,
+            added=added[:40],
+        ),
         say("encode adds start or end tokens to every piece of text"),
         by_design=True,
     )
@@ -288,7 +292,11 @@ def _shortened(text: str, back: str, characters: list[str] | None) -> Fault | No
         kept = len(back)
         return Fault(
             "roundtrip.truncated",
-            say("only the first {kept} of {all} characters come back", kept=kept, all=len(text)),
+            say(
+                "only the first {kept} of {all:character comes|characters come} back",
+                kept=kept,
+                all=len(text),
+            ),
             say("encode cuts its text at a maximum length"),
         )
     lost = sorted(set(text) - set(back))
@@ -302,7 +310,11 @@ def _shortened(text: str, back: str, characters: list[str] | None) -> Fault | No
     if all(char in rest for char in back):  # what came back is the text with gaps
         return Fault(
             "roundtrip.characters_dropped",
-            say("{gone} of {all} characters are gone", gone=len(text) - len(back), all=len(text)),
+            say(
+                "{gone} of {all:character is|characters are} gone",
+                gone=len(text) - len(back),
+                all=len(text),
+            ),
         )
     return None
 
@@ -320,7 +332,10 @@ def _substituted(text: str, back: str, characters: list[str] | None) -> Fault | 
     if consistent and len(set(mapping.values())) == len(mapping):
         return Fault(
             "roundtrip.order_differs",
-            say("{count} characters come back as other ones, one for one", count=len(sources)),
+            say(
+                "{count:character comes|characters come} back as other ones, one for one",
+                count=len(sources),
+            ),
             say("encode and decode use two tables of different order, as set() gives them"),
         )
     if consistent:
@@ -350,7 +365,7 @@ def _replaced(count: int, total: int, lost: str, image: str) -> Fault:
     return Fault(
         "roundtrip.replaced_by_unknown",
         say(
-            "{count} of {total} characters ({lost}) come back as {image}",
+            "{count} of {total:character|characters} ({lost}) come back as {image}",
             count=count,
             total=total,
             lost=lost,

@@ -32,8 +32,8 @@ def find_lost_marker(side: StoredText) -> TextFault | None:
             return TextFault(
                 "text.marker_spelled",
                 say(
-                    "spell {marker} out in {count} places, as plain text: the id {index} is there "
-                    "{found:time|times}",
+                    "spell {marker} out in {count:place|places}, as plain text: the id {index} "
+                    "is there {found:time|times}",
                     marker=ascii(marker),
                     count=side.spelled[index],
                     index=index,
@@ -73,7 +73,7 @@ def find_start_fault(side: StoredText) -> TextFault | None:
             return TextFault(
                 "text.doubled_start",
                 say(
-                    "hold the start token {index} twice in a row in {doubled} places",
+                    "hold the start token {index} twice in a row in {doubled:place|places}",
                     index=index,
                     doubled=doubled,
                 ),

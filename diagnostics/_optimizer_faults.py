@@ -25,7 +25,8 @@ IGNORED_ARGUMENT = Fault(
 )
 MISSING = Fault(
     "optimizer.missing_parameters",
-    "{count} of {total} trainable parameters are in no group: no step ever moves them",
+    "{count} of {total:trainable parameter is|trainable parameters are} in no group: no step "
+    "ever moves them",
     "0: every trainable parameter is in exactly one group",
     "add what is left over to a group, or freeze it with requires_grad_(False)",
     ("the filter that sorts names or shapes into groups leaves these out",),
@@ -56,9 +57,15 @@ NEEDS_CLOSURE = Fault(
 )
 NOT_FINITE = Fault(
     "optimizer.not_finite",
-    "one step turns {count} of {total} parameters into NaN or infinity",
+    "one step turns {count} of {total:parameter|parameters} into NaN or infinity",
     "finite weights",
     "print the learning rate, then the state of the first of these parameters",
+)
+NO_LOSS = Fault(
+    NOT_FINITE.reason,
+    "the loss of the batch is {first} before the first step, so that no step can be judged by it",
+    "a finite loss",
+    "python -m diagnostics --only forward_hooks,loss",
 )
 ZERO_DIVISION = Fault(
     NOT_FINITE.reason,
@@ -69,41 +76,43 @@ ZERO_DIVISION = Fault(
 )
 DOES_NOT_MOVE = Fault(
     "optimizer.does_not_move",
-    "one step moves none of the {total} parameters that have a gradient",
+    "one step moves none of the {total:parameter|parameters} that have a gradient",
     "every one of them moves",
     "print [group['lr'] for group in optimizer.param_groups]",
 )
 STILL = Fault(
     "optimizer.some_do_not_move",
-    "one step leaves {count} of {total} parameters that have a gradient where they are",
+    "one step leaves {count} of {total:parameter|parameters} that have a gradient where they are",
     "every one of them moves, by more than weight decay alone",
     "print the group and the state of the first of these parameters",
 )
 PARTLY = Fault(
     "optimizer.partly_moved",
-    "one step moves only some elements of {count} of {total} parameters",
+    "one step moves only some elements of {count} of {total:parameter|parameters}",
     "every element with a gradient moves",
     "compare the parameter before and after one step, element by element",
     ("the update is written to a part or a copy of the tensor (is it contiguous?)",),
 )
 UPHILL = Fault(
     "optimizer.uphill",
-    "one step goes uphill for {count} of {total} parameters: along the gradient, not against it",
+    "one step goes uphill for {count} of {total:parameter|parameters}: along the gradient, not "
+    "against it",
     "motion against the gradient, which lowers the loss",
     "print the sign of (after - before) * gradient for one weight: it must be negative",
     ("maximize=True, a negative learning rate, or a sign lost in the update",),
 )
 DECAY_SIGN = Fault(
     "optimizer.decay_sign",
-    "without a gradient, one step makes the weights of {count} of {total} parameters grow",
+    "without a gradient, one step makes the weights of {count} of {total:parameter|parameters} "
+    "grow",
     "weight decay pulls weights toward 0",
     "subtract the decay: weight -= rate * decay * weight",
     ("the decay is added where it should be subtracted",),
 )
 COUPLED = Fault(
     "optimizer.coupled_decay",
-    "weight decay goes through the scaling by gradient size in {count} of {total} parameters: a "
-    "weight that is twice as large is not pulled twice as hard",
+    "weight decay goes through the scaling by gradient size in {count} of "
+    "{total:parameter|parameters}: a weight that is twice as large is not pulled twice as hard",
     "decay proportional to the weight, as in AdamW",
     "use torch.optim.AdamW, where weight_decay means what recipes mean by it",
     ("the decay is added to the gradient, as torch.optim.Adam does with weight_decay",),
@@ -127,7 +136,8 @@ DECAY_IGNORED = Fault(
 )
 DECAY_STRONG = Fault(
     "optimizer.decay_too_strong",
-    "weight decay alone takes {share:%} of a weight in one step, in {count} of {total} parameters",
+    "weight decay alone takes {share:%} of a weight in one step, in {count} of "
+    "{total:parameter|parameters}",
     "rate * weight_decay, which is 0.01 % for a rate of 1e-3 and a decay of 0.1",
     "multiply the decay by the learning rate before it is subtracted",
     ("the decay is not multiplied by the learning rate",),
@@ -150,7 +160,8 @@ DECAY_AFTER = Fault(
 )
 DECAY_UNSCALED = Fault(
     "optimizer.decay_without_rate",
-    "weight decay is not multiplied by the learning rate in {count} of {total} parameters",
+    "weight decay is not multiplied by the learning rate in {count} of "
+    "{total:parameter|parameters}",
     "rate * weight_decay * weight per step",
     "multiply the decay by group['lr'], or say that this is intended",
     ("the decay is subtracted as weight_decay * weight",),
@@ -158,36 +169,38 @@ DECAY_UNSCALED = Fault(
 )
 DECAY_TWICE = Fault(
     "optimizer.decay_twice",
-    "weight decay is applied twice per step in {count} of {total} parameters",
+    "weight decay is applied twice per step in {count} of {total:parameter|parameters}",
     "once per step",
     "keep one of the two lines that decay",
     ("the decay is added to the gradient and taken from the weight, or two loops apply it",),
 )
 NO_CORRECTION = Fault(
     "optimizer.no_bias_correction",
-    "Adam's first step is {ratio} learning rates instead of 1 in {count} of {total} parameters",
+    "Adam's first step is {ratio} learning rates instead of 1 in {count} of "
+    "{total:parameter|parameters}",
     "1: divided by 1 - beta ** step, both averages cancel in the first step",
     "divide the averages by 1 - beta1 ** step and 1 - beta2 ** step",
     ("{how}",),
 )
 STEP_COUNTER = Fault(
     "optimizer.step_counter",
-    "Adam's bias correction counts its steps in another way in {count} of {total} parameters",
+    "Adam's bias correction counts its steps in another way in {count} of "
+    "{total:parameter|parameters}",
     "step 1, 2, 3 ... for every parameter, one more at each call of step()",
     "count steps once per call of step(), beginning with 1",
     ("{how}",),
 )
 AVERAGES = Fault(
     "optimizer.wrong_averages",
-    "{kind} does not average gradients as Adam does in {count} of {total} parameters",
+    "{kind} does not average gradients as Adam does in {count} of {total:parameter|parameters}",
     "beta1 * first + (1 - beta1) * grad, beta2 * second + (1 - beta2) * grad ** 2, and its root",
     "compare the lines of the two averages with the formulas of Adam, one by one",
     ("{how}",),
 )
 EPS = Fault(
     "optimizer.eps_placement",
-    "eps stands in another place than in torch in {count} of {total} parameters, which changes the "
-    "updates where gradients are as small as eps",
+    "eps stands in another place than in torch in {count} of {total:parameter|parameters}, which "
+    "changes the updates where gradients are as small as eps",
     "root(second / (1 - beta2 ** step)) + eps",
     "nothing to mend if this is intended; otherwise add eps last, after root and correction",
     ("{how}",),
@@ -203,14 +216,15 @@ MOMENTUM_IGNORED = Fault(
 )
 OTHER_RULE = Fault(
     "optimizer.other_rule",
-    "{kind} is named like a rule that its updates do not follow in {count} of {total} parameters",
+    "{kind} is named like a rule that its updates do not follow in {count} of "
+    "{total:parameter|parameters}",
     "the updates of torch's {kind} with the same settings and gradients",
     "compare five updates with torch.optim.{known}, parameter by parameter",
     status=Status.WARN,  # a variant of one's own may have kept the name
 )
 GROUP_EMPTY = Fault(
     "optimizer.no_decay_group_empty",
-    "the group without weight decay is empty, so that {count} biases and gains of norms decay",
+    "the group without weight decay is empty, so that {count:bias|biases} and gains of norms decay",
     "a group that holds the parameters it was made for",
     "choose by shape: decay for parameters with ndim >= 2, none for the others",
     ("the list of names to leave out holds names that this model does not have",),
@@ -225,7 +239,7 @@ DECAY_SWAPPED = Fault(
 )
 DECAY_UNEVEN = Fault(
     "optimizer.decay_uneven",
-    "{count} of {total} parameters of one kind, {kind}, decay, and the others do not",
+    "{count} of {total:parameter|parameters} of one kind, {kind}, decay, and the others do not",
     "all parameters of a kind in one group",
     "choose by shape: decay for parameters with ndim >= 2, none for the others",
     ("the list of names to leave out matches some of them only",),

@@ -97,7 +97,7 @@ def _not_finite(wild: list[Move], moves: list[Move], numbers: Numbers) -> CheckR
     corrected = all("betas" in m.group for m in moves)
     zero = whole and corrected and all(map(math.isfinite, rates))
     measured = say(
-        "{n} of {total} elements of {name} after one step, rate {rate}",
+        "{n} of {total:element|elements} of {name} after one step, rate {rate}",
         n=int(bad.sum()),
         total=bad.numel(),
         name=first.name,
@@ -136,7 +136,9 @@ def judge_decay(moves: list[Move], numbers: Numbers) -> Iterator[CheckResult]:
     matrices = [m for m in moves if m.weight.ndim >= 2]
     said = max((_said_decay(m) for m in matrices), default=0.0)
     if said > 0 and not any(m.weight.ndim >= 2 for m in decayed):
-        measured = say("a step with a gradient of 0 moves 0 of {n} matrices", n=len(matrices))
+        measured = say(
+            "a step with a gradient of 0 moves 0 of {n:matrix|matrices}", n=len(matrices)
+        )
         yield found(faults.DECAY_IGNORED, measured, numbers, decay=said)
 
 
@@ -149,7 +151,9 @@ def judge_groups(moves: list[Move], coverage: Coverage, numbers: Numbers) -> Ite
     alone = len(coverage.classes) == 1  # Muon without decay beside AdamW with it is no exchange
     if alone and pulled and matrices and not any(decays[name] for name in matrices):
         measured = say(
-            "{n:vector decays|vectors decay}, 0 of {m} matrices", n=len(pulled), m=len(matrices)
+            "{n:vector decays|vectors decay}, 0 of {m:matrix|matrices}",
+            n=len(pulled),
+            m=len(matrices),
         )
         yield found(faults.DECAY_SWAPPED, measured, numbers, names=pulled)
     linear = [decays[m.name] for m in moves if m.kind == "Linear.weight"]
@@ -171,7 +175,9 @@ def judge_groups(moves: list[Move], coverage: Coverage, numbers: Numbers) -> Ite
     biases = [m.name for m in vectors if m.is_bias]
     gains = [m.name for m in vectors if not m.is_bias]
     if biases and not any(decays[n] for n in biases) and gains and all(decays[n] for n in gains):
-        measured = say("{b} biases without decay, {g} gains with it", b=len(biases), g=len(gains))
+        measured = say(
+            "{b:bias|biases} without decay, {g:gain|gains} with it", b=len(biases), g=len(gains)
+        )
         yield found(faults.GAINS_DECAY, measured, numbers, names=gains)
 
 
@@ -189,6 +195,8 @@ def judge_trial(trial: Trial, probe: Probe, numbers: Numbers) -> Iterator[CheckR
         "share": trial.moved_share,
     }
     losses = say("losses {shown}", shown=", ".join(f"{loss:.2f}" for loss in trial.losses))
+    if not math.isfinite(trial.losses[0]):
+        yield found(faults.NO_LOSS, losses, numbers, **facts)
     if not ended <= RISE * reference:
         exploded = not ended <= EXPLOSION * reference or not trial.ratios[1] <= RATIO_MAX
         yield found(faults.TOO_LARGE if exploded else faults.RISES, losses, numbers, **facts)

@@ -95,7 +95,8 @@ def _judge_numbers(logits: Tensor, within: Tensor, block: int, limit: float) -> 
         say("a logit moved by {change}", change=change),
         (
             say(
-                "a mask or a table is made for {block} tokens, and another branch runs", block=block
+                "a mask or a table is made for {block:token|tokens}, and another branch runs",
+                block=block,
             ),
         ),
     )
@@ -116,6 +117,6 @@ def _overrun(
         measured=measured,
         expected=say("an error, or positions that go on"),
         causes=causes,
-        next_step=say("crop the context to the last {block} ids before each call", block=block),
+        next_step=say("crop the context to the last {block:id|ids} before each call", block=block),
         numbers={"block_size": block, **numbers},
     )

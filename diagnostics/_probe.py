@@ -220,6 +220,13 @@ class Probe:
             raw.source,
         )
 
+    @cached_property
+    def scores_something(self) -> bool:
+        """Whether a target of the batch counts; under labels="same" the first of a row does not."""
+        targets = self.batch.targets
+        scored = targets[:, 1:] if self.pipeline.labels == "same" else targets
+        return bool((scored != self.pipeline.ignore_index).any())
+
     def draw_batch(self, data: Tensor) -> Batch:
         """Call the user's get_batch on data (N,) of our choosing, as a tensor or a NumPy array."""
         if self.pipeline.get_batch is None:

@@ -69,7 +69,7 @@ def judge_model(trip: Trip) -> Iterator[CheckResult]:
             Status.FAIL,
             "resume.weights",
             say(
-                "{n} of {total} weights come back changed",
+                "{n} of {total:weight comes|weights come} back changed",
                 n=len(wrong),
                 total=len(saved.parameters),
             ),
@@ -100,7 +100,8 @@ def _judge_buffers(trip: Trip) -> Iterator[CheckResult]:
             Status.FAIL,
             "resume.buffers",
             say(
-                "{n} of {total} buffers that training moves come back changed",
+                "{n} of {total:buffer that training moves comes|buffers that training moves come} "
+                "back changed",
                 n=len(wrong),
                 total=len(trained),
             ),
@@ -166,7 +167,9 @@ def judge_optimizer(probe: Probe, trip: Trip) -> Iterator[CheckResult]:
                 n=loaded.foreign,
                 m=len(lost),
             ),
-            expected=say("the {n} parameters that were trained before", n=len(saved.covered)),
+            expected=say(
+                "the {n:parameter|parameters} that were trained before", n=len(saved.covered)
+            ),
             where=say("{names}", names=some(lost)) if lost else "",
             causes=(
                 say("the optimizer was made before the model was replaced or moved"),
@@ -212,14 +215,16 @@ def _judge_moments(trip: Trip) -> Iterator[CheckResult]:
         say("the optimizer's moments are lost: it starts like a new one")
         if reason == "resume.optimizer_state_lost"
         else say(
-            "{n} of {total} optimizer tensors come back changed", n=len(wrong), total=len(saved)
+            "{n} of {total:optimizer tensor comes|optimizer tensors come} back changed",
+            n=len(wrong),
+            total=len(saved),
         ),
         measured=say("{name} is missing", name=wrong[0])
         if wrong[0] in missing
         else say(
             "{name} differs by {d}", name=wrong[0], d=_distance(saved[wrong[0]], loaded[wrong[0]])
         ),
-        expected=say("all {total} tensors, equal bit for bit", total=len(saved)),
+        expected=say("all {total:tensor|tensors}, equal bit for bit", total=len(saved)),
         where=say("{names}", names=some(wrong)),
         causes=causes,
         next_step=say("write optimizer.state_dict() and give it to load_state_dict"),
@@ -342,7 +347,7 @@ def judge_future(trip: Trip) -> Iterator[CheckResult]:
             ),
             expected=say("equal weights: batches and random state were the same"),
             where=say(
-                "{n} of {total} weights; losses {a} and {b}",
+                "{n} of {total:weight|weights}; losses {a} and {b}",
                 n=len(apart),
                 total=len(trip.continued.parameters),
                 a=_listed(trip.losses[0]),

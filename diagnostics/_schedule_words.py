@@ -38,7 +38,7 @@ ALWAYS_ZERO = Fault(
 )
 PEAK_NEVER_REACHED = Fault(
     "schedule.peak_never_reached",
-    "the rate still rises when the run of {steps} steps ends: its peak is never reached",
+    "the rate still rises when the run of {steps:step|steps} ends: its peak is never reached",
     "a warm-up that ends in the first tenth of the run",
     "set the warm-up in steps of this run",
     ("the warm-up is counted in other units, or was set for a longer run",),
@@ -75,7 +75,7 @@ ENDS_EARLY = Fault(
 )
 ENDS_LATE = Fault(
     "schedule.ends_late",
-    "the decay goes on long after the run of {steps} steps has ended",
+    "the decay goes on long after the run of {steps:step|steps} has ended",
     "a floor that is reached at the end of the run",
     "decay over max_steps",
     ("the decay was set for a longer run",),
@@ -102,8 +102,8 @@ RISES_AGAIN_WARMUP = Fault(
     RISES_AGAIN.expected,
     "let progress be (step - warmup) / (max_steps - warmup)",
     (
-        "the progress of the decay is step / (max_steps - warmup): the warm-up of {warm} steps is "
-        "not subtracted from the step",
+        "the progress of the decay is step / (max_steps - warmup): the warm-up of "
+        "{warm:step|steps} is not subtracted from the step",
     ),
 )
 RISES_AGAIN_MAYBE = Fault(
@@ -163,7 +163,8 @@ NOT_APPLIED = Fault(
 )
 ONLY_SOME_GROUPS = Fault(
     "schedule.only_some_groups",
-    "the rate of {count_still} of {total} parameter groups stands still while the others follow",
+    "the rate of {count_still} of {total:parameter group|parameter groups} stands still while "
+    "the others follow",
     "all groups follow the schedule, each with a factor of its own if need be",
     "for group in optimizer.param_groups: group['lr'] = learning_rate(step)",
     ("the rate is assigned to param_groups[0] alone",),

@@ -75,7 +75,7 @@ def _reads_val(name: str, step: int, strange: int, total: int) -> CheckResult:
         if restarted
         else say("{name} trains on rows of val_ids", name=name),
         measured=say(
-            "{strange} of {total} rows stand in val_ids and not in train_ids",
+            "{strange} of {total:row stands|rows stand} in val_ids and not in train_ids",
             strange=strange,
             total=total,
         ),
@@ -114,8 +114,8 @@ def judge_loader(probe: Probe) -> CheckResult:
     is_chance = shared < max(OVERLAPPING_MIN, OVERLAPPING_SHARE_MIN * len(val_rows), 2 * natural)
     is_toy = len(np.unique(hash_runs(train_rows, n))) < DISTINCT_SHARE_MIN * train_rows.size
     claim = say(
-        '{count} of {all} rows of batch("val") are cut from the same places as rows of '
-        'batch("train")',
+        '{count} of {all:row of batch("val") is|rows of batch("val") are} cut from the same '
+        'places as rows of batch("train")',
         count=shared,
         all=len(val_rows),
     )

@@ -68,8 +68,8 @@ def _stray(batch: Batch, stray: Tensor, ignore: int) -> CheckResult:
         Status.FAIL,
         "loss.unknown_mark",
         say(
-            "{count} targets of the batch are {value}, which is no token and not the ignore_index "
-            "{ignore}",
+            "{count:target of the batch is|targets of the batch are} {value}, which is no token "
+            "and not the ignore_index {ignore}",
             count=int(stray.sum()),
             value=value,
             ignore=ignore,
@@ -232,7 +232,7 @@ def _judge_answers(probe: Probe, batch: Batch) -> Iterator[CheckResult]:
             Status.WARN,
             "loss.rows_not_scored",
             say(
-                "{count} of {total} rows of the batch have no scored target",
+                "{count} of {total:row of the batch has|rows of the batch have} no scored target",
                 count=len(empty),
                 total=len(scored),
             ),

@@ -153,7 +153,7 @@ def _changed_places(side: StoredText, stored: str, text: str) -> TextFault | Non
         return TextFault(
             "text.characters_lost",
             say(
-                "hold {image} in {count} places where train_text has {lost}",
+                "hold {image} in {count:place|places} where train_text has {lost}",
                 image=ascii(chr(images[0])),
                 count=len(places),
                 lost=", ".join(ascii(chr(code)) for code in sources[:6]),
@@ -304,7 +304,7 @@ def _hole(side: StoredText, stored: str, text: str, share: float) -> TextFault:
     if side.is_whole and not came:
         return TextFault(
             "text.piece_missing",
-            say("lack {count} characters of train_text, from {a}", count=lost, a=start),
+            say("lack {count:character|characters} of train_text, from {a}", count=lost, a=start),
             say("a piece was dropped, or added to the text after it was encoded"),
             place=start,
             numbers=numbers,

@@ -152,11 +152,12 @@ def _passed(tokens: Tensor, rows: Tensor) -> CheckResult:
 def _judge_company(bench: Bench, tokens: Tensor, company: _Company) -> CheckResult:
     leaks = company.leaks
     pairs = leaks.any(dim=2)  # (B, B)
-    i, b = (int(index) for index in torch.nonzero(pairs)[0])
+    moved = leaks & ~company.rows.isnan()
+    i, b = (int(index) for index in torch.nonzero(moved.any(dim=2) if moved.any() else pairs)[0])
     site = _site(bench, tokens, b)
     reason, status, causes = _likely_causes(bench.probe, company, site)
     where = say(
-        "{count} of {total} pairs of rows; first is ({i}, {b})",
+        "{count} of {total:pair|pairs} of rows; first is ({i}, {b})",
         count=int(pairs.sum()),
         total=pairs.numel() - len(pairs),
         i=i,
@@ -167,9 +168,17 @@ def _judge_company(bench: Bench, tokens: Tensor, company: _Company) -> CheckResu
     return verdict(
         status,
         reason,
-        say("row {i} of a batch predicts otherwise when only row {b} changes", i=i, b=b),
+        say(
+            "row {i} of a batch predicts otherwise when only row {b} changes"
+            if moved.any()
+            else "logits of row {i} are NaN, so that nothing tells whether row {b} moves them",
+            i=i,
+            b=b,
+        ),
         measured=say(
-            "a logit of row {i} moved by {first}; worst {worst}",
+            "a logit of row {i} moved by {first}; worst {worst}"
+            if moved.any()
+            else "a difference of {first} between two calls",
             i=i,
             first=float(company.rows[i, b].max()),
             worst=float(company.rows[leaks].max()),

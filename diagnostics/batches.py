@@ -31,6 +31,7 @@ Break it
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -220,7 +221,7 @@ def _judge_windows(probe: Probe, draws: Draws) -> CheckResult | None:
         say("a window holds ids that are not in the data it was cut from"),
         say("a row runs from place {a} to {b}", a=int(row[0]), b=int(row[-1])),
         say("places 0 to {last}", last=draws.N - 1),
-        where=say("{count} of {all} rows", count=int(outside.sum()), all=len(inputs)),
+        where=say("{count} of {all:row|rows}", count=int(outside.sum()), all=len(inputs)),
     )
 
 
@@ -284,8 +285,8 @@ def _judge_draws(probe: Probe, draws: Draws, draw: Callable[[], Batch]) -> Check
         return padding
     B = batches[0].inputs.shape[0]
     windows = draws.windows if draws.N else None
-    if windows is not None and not windows > 4 * B:
-        return None  # nearly the whole data is one batch: repeats are natural
+    if not min(draws.kinds, draws.windows if draws.N else math.inf) > 4 * B:
+        return None  # nearly the whole data, or all that its tokens make, is one batch
     if all(_equal(batch, batches[0]) for batch in batches[1:]):
         return _always_the_same(probe, draws, draw)
     rows = [batch.inputs for batch in batches]
@@ -311,7 +312,7 @@ def _judge_draws(probe: Probe, draws: Draws, draw: Callable[[], Batch]) -> Check
 def _judge_repeats(draws: Draws) -> CheckResult | None:
     """Are rows or whole batches drawn again far more often than by chance?"""
     # n draws from n**2 places collide n / 2 times with a probability below 1e-18 for n >= 32
-    sample = draws.known[: int(draws.windows**0.5)]
+    sample = draws.known[: int(min(draws.windows, draws.kinds) ** 0.5)]
     batches = [tuple(batch.inputs.flatten().tolist()) for batch in draws.batches[:32]]
     if draws.batches[0].inputs.shape[0] > 1 and len(set(batches)) <= REPEATED_SHARE * len(batches):
         sample = [hash(batch) for batch in batches]  # two equal batches: below 1e-4 by chance
@@ -322,9 +323,9 @@ def _judge_repeats(draws: Draws) -> CheckResult | None:
         return None
     return fault(
         "batches.repeats",
-        say("of the first {n} draws only {d} are different", n=len(sample), d=distinct),
-        say("{d} distinct draws", d=distinct),
-        say("nearly {n}: the data has {all} windows", n=len(sample), all=draws.windows),
+        say("of the first {n:draw|draws} only {d} are different", n=len(sample), d=distinct),
+        say("{d:distinct draw|distinct draws}", d=distinct),
+        say("nearly {n}: the data has {all:window|windows}", n=len(sample), all=draws.windows),
         causes=(say("workers share one random state, or the loader starts over too often"),),
         next_step=say("print the starts of ten batches; seed each worker differently"),
         numbers={"distinct": distinct, "rows": len(sample)},
@@ -542,7 +543,7 @@ def _reads_other(split: str, other: str, count: int, total: int) -> CheckResult:
         "batches.val_reads_train" if split == "val" else "batches.train_reads_val",
         say('batch("{split}") reads {other}_ids', split=split, other=other),
         say(
-            "{count} of {total} rows are found in {other}_ids and not in {split}_ids",
+            "{count} of {total:row is|rows are} found in {other}_ids and not in {split}_ids",
             count=count,
             total=total,
             other=other,

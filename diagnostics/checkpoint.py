@@ -198,7 +198,7 @@ def _judge_values(trip: RoundTrip) -> Iterator[CheckResult]:
             Status.FAIL,
             "checkpoint.random_after_load",
             say(
-                "{count} of {total} tensors differ from load to load",
+                "{count} of {total:tensor differs|tensors differ} from load to load",
                 count=len(random),
                 total=len(common),
             ),
@@ -234,7 +234,8 @@ def _wrong_values(trip: RoundTrip, common: list[str], wrong: list[str]) -> Check
             Status.FAIL,
             "checkpoint.saved_by_reference",
             say(
-                "{count} of {total} tensors come back as they are now, not as they were saved",
+                "{count} of {total:tensor comes|tensors come} back as they are now, not as they "
+                "were saved",
                 **facts,
             ),
             measured=say("the weights after saving"),
@@ -251,7 +252,11 @@ def _wrong_values(trip: RoundTrip, common: list[str], wrong: list[str]) -> Check
         return verdict(
             Status.FAIL,
             reason,
-            say("{count} of {total} tensors come back {change}", change=changes[wrong[0]], **facts),
+            say(
+                "{count} of {total:tensor comes|tensors come} back {change}",
+                change=changes[wrong[0]],
+                **facts,
+            ),
             measured=say("{name} is {change}", name=wrong[0], change=changes[wrong[0]]),
             expected=expected,
             where=where,
@@ -269,9 +274,12 @@ def _unexplained_values(trip: RoundTrip, common: list[str], wrong: list[str]) ->
     return verdict(
         Status.FAIL,
         "checkpoint.nothing_loaded" if everything else "checkpoint.partly_loaded",
-        say("none of the {total} tensors come back: the loaded model is another one", **facts)
+        say(
+            "none of the {total:tensor comes|tensors come} back: the loaded model is another one",
+            **facts,
+        )
         if everything
-        else say("{count} of {total} tensors come back with other values", **facts),
+        else say("{count} of {total:tensor comes|tensors come} back with other values", **facts),
         measured=say("largest difference {worst}", worst=worst),
         expected=say("the values at the moment of saving, bit for bit"),
         where=say("{names}", names=some(wrong)),
@@ -315,7 +323,7 @@ def _judge_buffers(trip: RoundTrip) -> Iterator[CheckResult]:
             Status.FAIL if felt else Status.WARN,
             "checkpoint.buffers_differ",
             say(
-                "{count} of {total} buffers do not come back, and {logits}",
+                "{count} of {total:buffer does|buffers do} not come back, and {logits}",
                 count=len(wrong),
                 total=len(saved),
                 logits=_logits_text(trip),

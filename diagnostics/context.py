@@ -259,7 +259,7 @@ def _judge_none(probe: Probe, reach: _Reach, limit: float, *, attends: bool) -> 
         ),
         measured=measured,
         expected=say("more than {limit} for some pair: that layer is there to mix", limit=limit),
-        where=say("{pairs} of {pairs} pairs are not read", pairs=int(reach.past.sum())),
+        where=say("{pairs} of {pairs:pair is|pairs are} not read", pairs=int(reach.past.sum())),
         causes=(
             *((_DIAGONAL,) if attends else (_OVER_HEADS,) if "att" in mixers[0].lower() else ()),
             say("what the layer gives is not added to the stream, or is overwritten after it"),
@@ -344,7 +344,7 @@ def _unread(reach: _Reach, unread: list[int]) -> CheckResult:
         "context.unread_tokens",
         say("no later position reads token {j}", j=unread[0]),
         measured=say(
-            "{count} of {total} tokens are read at their own position only",
+            "{count} of {total:token is|tokens are} read at their own position only",
             count=len(unread),
             total=reach.T - 1,
         ),

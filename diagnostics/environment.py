@@ -300,7 +300,7 @@ _META = (
     say("list the keys that load_state_dict reports as missing"),
 )
 _INFERENCE = (
-    say("made in inference mode: they can never get a gradient"),
+    say("made in inference mode, which rules out any gradient"),
     say("the model was built or loaded inside torch.inference_mode()"),
     say("build and load the model outside torch.inference_mode()"),
 )
@@ -323,7 +323,7 @@ def _weights_failure(
         Status.FAIL,
         reason,
         say(
-            "{count} of {total} weights are {told}",
+            "{count} of {total:weight is|weights are} {told}",
             count=len(names),
             total=len(tensors),
             told=told,

@@ -198,7 +198,7 @@ def _judge_card(path: Path, files: list[Path]) -> Iterable[CheckResult]:
     if isinstance(wanted, int) and found is not None and found != wanted:
         yield _stale(
             path,
-            say("holds {found} ids, and meta.json says {wanted}", found=found, wanted=wanted),
+            say("holds {found:id|ids}, and meta.json says {wanted}", found=found, wanted=wanted),
             say("one of the two was written by another run"),
         )
     for other in files:
@@ -362,7 +362,7 @@ def _result_of(path: Path, fault: FileFault) -> CheckResult:
         status=Status.WARN if fault.warn else Status.FAIL,
         reason=fault.reason,
         claim=say("{path} {told}", path=str(path), told=fault.told),
-        measured=say("{size} bytes", size=path.stat().st_size),
+        measured=say("{size:byte|bytes}", size=path.stat().st_size),
         expected=_EXPECTED.get(fault.reason, say("a whole file of its kind")),
         causes=() if fault.cause is None else (fault.cause,),
         next_step=say("create it again with {command}", command=command)

@@ -212,7 +212,7 @@ def _check(
         status=Status.PASS,
         reason="fingerprint.ok",
         claim=say(
-            "the tokenizer ({size} entries{known}) is the one of {compared}",
+            "the tokenizer ({size:entry|entries}{known}) is the one of {compared}",
             size=reader.size,
             known=f", fingerprint {known[:12]}..." if known else "",
             compared=" and ".join(compared),
@@ -421,11 +421,11 @@ def _judge_size(reader: TokenizerReader, rows: int | None) -> CheckResult | None
         Status.FAIL,
         "fingerprint.model_too_small",
         say(
-            "the tokenizer has {size} entries, and the model has rows for {rows}",
+            "the tokenizer has {size:entry|entries}, and the model has rows for {rows}",
             size=reader.size,
             rows=rows,
         ),
-        measured=say("{size} entries", size=reader.size),
+        measured=say("{size:entry|entries}", size=reader.size),
         expected=say("at most {rows}", rows=rows),
         causes=(
             say("entries were added to the tokenizer, and the embedding was not made larger"),

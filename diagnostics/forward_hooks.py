@@ -163,7 +163,7 @@ def _judge_weights(model: nn.Module) -> CheckResult | None:
         "forward_hooks.bad_weight",
         say("the weight {path} is not finite before anything is computed", path=path),
         measured=say(
-            "{nan} NaN and {inf} infinite of {total} values",
+            "{nan} NaN and {inf} infinite of {total:value|values}",
             nan=int(tensor.isnan().sum()),
             inf=int(tensor.isinf().sum()),
             total=tensor.numel(),
@@ -222,7 +222,7 @@ def _bad_module(watched: Watched, faults: list[Call]) -> CheckResult:
             kind=call.kind,
         ),
         measured=say(
-            "{nan} NaN and {inf} infinite of {total} values; {made}",
+            "{nan} NaN and {inf} infinite of {total:value|values}; {made}",
             nan=nan,
             inf=inf,
             total=sum(t.numel() for t in call.outputs),
@@ -436,12 +436,14 @@ def _judge_sizes(probe: Probe, watched: Watched, warning: CheckResult | None) ->
         Status.PASS,
         "forward_hooks.ok",
         say(
-            "all {count} module outputs are finite; sizes (RMS) lie between {low} and {high}",
+            "the one module output is finite; its size (RMS) is {low}"
+            if len(watched.calls) == 1
+            else "all {count} module outputs are finite; sizes (RMS) lie between {low} and {high}",
             count=len(watched.calls),
             low=min(rms.values(), default=0.0),
             high=max(rms.values(), default=0.0),
         ),
-        measured=say("growth {growth} over {n} blocks", growth=growth, n=len(chain)),
+        measured=say("growth {growth} over {n:block|blocks}", growth=growth, n=len(chain)),
         numbers=numbers,
     )
 
@@ -497,7 +499,7 @@ def _explodes(sizes: dict[str, float], growth: float, numbers: dict[str, Any]) -
             path=path,
         ),
         expected=say("a growth of at most {limit}", limit=GROWTH_MAX),
-        where=say("{n} blocks, about {rate} times each", n=len(sizes), rate=per_block),
+        where=say("{n:block|blocks}, about {rate} times each", n=len(sizes), rate=per_block),
         causes=(say("no norm at the start of each branch, or initial weights that are too large"),),
         next_step=say("print the RMS in numbers['rms'] block by block; look at the first jump"),
         numbers=numbers,

@@ -10,10 +10,10 @@ How it is measured
     your get_batch and your loss, on new random tokens at every step, so that each training loss
     is one on new data. Uniform tokens from V' symbols: nobody can get below ln V'. Then a chain
     in which each token has two equally likely successors: the loss must fall towards ln 2, and
-    never below. Losses are means over the last steps on few tokens, so that a failure is one more
-    than 0.1 nats below. A vocabulary of two tokens has no such chain, and only the floor is judged. Three losses are compared: the reported one, the one recomputed from logits and
-    targets, and the one against the token that really comes next; which of them is too low tells
-    the cause.
+    never below. Losses are means over the last steps, on few tokens: a failure is more than 0.1
+    nats below. Of two tokens no such chain can be made, and only the floor is judged. Three losses
+    are compared: the reported one, the one recomputed from logits and targets, and the one against
+    the token that really comes next; which of them is too low tells the cause.
 
 What it cannot see
     Bugs that make a model worse and not better, such as missing positions. A leak that needs more

@@ -213,7 +213,7 @@ def measure_baselines(probe: Probe, batch: Batch, *, fresh: bool = False) -> Bas
 
 
 def _measure_own(probe: Probe) -> Baselines | None:
-    if probe.batch.source == "synthetic":
+    if probe.batch.source == "synthetic" or not probe.scores_something:
         return None
     return measure_baselines(probe, probe.batch)
 
@@ -238,7 +238,7 @@ def _is_trained(probe: Probe, own: Baselines | None) -> tuple[bool, str]:
 
 def _starts_trained(probe: Probe, trained: bool) -> bool:
     """Whether make_model gives learnt weights too, as it does where a loaded model is tuned."""
-    if not trained or probe.batch.source == "synthetic":
+    if not trained or probe.batch.source == "synthetic" or not probe.scores_something:
         return False
     made = measure_baselines(probe, probe.batch, fresh=True)
     return made.loss < made.unigram - TRAINED_MARGIN

@@ -152,8 +152,11 @@ def _passed(
         Status.PASS,
         "optimizer.ok",
         say(
-            "one step moves all {count} parameters that have a gradient, downhill, by {ratio} of "
-            "the weights' size; loss {first} -> {last} nats in {steps} steps",
+            "one step moves the one parameter that has a gradient, downhill, by {ratio} of "
+            "its size; loss {first} -> {last} nats in {steps} steps"
+            if len(moves) == 1
+            else "one step moves all {count} parameters that have a gradient, downhill, by {ratio} "
+            "of the weights' size; loss {first} -> {last} nats in {steps} steps",
             count=len(moves),
             ratio=trial.ratios[0],
             first=trial.losses[0],

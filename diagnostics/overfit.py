@@ -82,6 +82,8 @@ def check_overfit(
 
 def run(probe: Probe) -> CheckResult:
     """Memorise the pipeline's batch (random tokens without one) with our own optimizer."""
+    if not probe.scores_something:
+        return _nothing_scored()
     return _check(probe, None, None)
 
 
@@ -129,7 +131,8 @@ def _judge(
         reason,
         claim,
         measured=say(
-            "loss {first} -> {last} nats, {right} of {total} targets right after {steps} steps",
+            "loss {first} -> {last} nats, {right} of {total:target|targets} right after "
+            "{steps:step|steps}",
             first=first,
             last=last,
             right=round(accuracy * limits.count),
@@ -350,7 +353,7 @@ def _incomplete(curve: Curve, limits: Limits, trainable: int, frozen: int) -> _V
     if falling:
         causes.append(say("too few steps: the loss was still falling at the end"))
     if frozen:
-        causes.append(say("{frozen} numbers of the model are frozen", frozen=frozen))
+        causes.append(say("{frozen:number|numbers} of the model are frozen", frozen=frozen))
     if curve.reported[-1] > curve.losses[-1] + 0.25 * (curve.losses[0] - curve.losses[-1]):
         causes.append(
             say(
@@ -363,7 +366,8 @@ def _incomplete(curve: Curve, limits: Limits, trainable: int, frozen: int) -> _V
     if trainable < 4 * limits.count:
         causes.append(
             say(
-                "the model is small: {trainable} trainable numbers for {count} targets",
+                "the model is small: {trainable:trainable number|trainable numbers} for "
+                "{count:target|targets}",
                 trainable=trainable,
                 count=limits.count,
             )
@@ -409,8 +413,8 @@ def _memorised(curve: Curve, limits: Limits, numbers: dict[str, Any]) -> CheckRe
         Status.PASS,
         "overfit.ok",
         say(
-            "one batch is memorised after {steps} steps: {right} of {total} targets, all that can "
-            "be learnt from it; most silent bugs pass this too",
+            "one batch is memorised after {steps:step|steps}: {right} of {total:target|targets}, "
+            "all that can be learnt from it; most silent bugs pass this too",
             steps=curve.steps[-1],
             right=round(curve.accuracies[-1] * limits.count),
             total=limits.count,
@@ -424,9 +428,23 @@ def _frozen(frozen: int) -> CheckResult:
     return verdict(
         Status.SKIP,
         "overfit.frozen",
-        say("not measured: all {frozen} numbers of the model are frozen", frozen=frozen),
+        say(
+            "not measured: the one number of the model is frozen"
+            if frozen == 1
+            else "not measured: all {frozen} numbers of the model are frozen",
+            frozen=frozen,
+        ),
         next_step=say("set requires_grad on what should learn, or give Pipeline make_model"),
         numbers={"trainable": 0, "frozen": frozen},
+    )
+
+
+def _nothing_scored() -> CheckResult:
+    return verdict(
+        Status.SKIP,
+        "overfit.nothing_scored",
+        say("not measured: the batch has no scored target, so that there is nothing to memorise"),
+        next_step=say("print the targets of one batch, and what the loader sets to ignore_index"),
     )
 
 

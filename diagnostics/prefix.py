@@ -148,19 +148,25 @@ def _failed(
 ) -> CheckResult:
     k = pattern.lengths[0]
     wrong = pattern.wrong(k)
-    position = int(torch.nonzero(wrong)[0])
+    moved = wrong & ~pattern.differences[k].isnan()
+    position = int(torch.nonzero(moved if moved.any() else wrong)[0])
     worst = max(float(difference.max()) for difference in pattern.differences.values())
     return verdict(
         status,
         reason,
         say(
-            "cut to {k} of {T} tokens, the same row predicts otherwise at position {position}",
+            "cut to {k} of {T} tokens, the same row predicts otherwise at position {position}"
+            if moved.any()
+            else "logits at position {position} are NaN, so that nothing tells whether a row that "
+            "is cut to {k} of {T} tokens predicts otherwise",
             k=k,
             T=pattern.T,
             position=position,
         ),
         measured=say(
-            "a logit differs by {first}; worst {worst}",
+            "a logit differs by {first}; worst {worst}"
+            if moved.any()
+            else "a difference of {first} between two calls",
             first=float(pattern.differences[k][position]),
             worst=worst,
         ),
@@ -170,8 +176,8 @@ def _failed(
             position=position,
         ),
         where=say(
-            "{count} of {total} lengths differ: {lengths}; with {k:token|tokens} {wrong} of "
-            "{k:position differs|positions differ}",
+            "{count} of {total:length differs|lengths differ}: {lengths}; with "
+            "{k:token|tokens} {wrong} of {k:position differs|positions differ}",
             count=len(pattern.lengths),
             total=len(pattern.differences),
             lengths=_listed(pattern.lengths),

@@ -309,7 +309,7 @@ def _wrapped(true: Tensor, stored: Tensor, modulus: int) -> CheckResult:
         ),
         expected=say("the same ids"),
         where=say(
-            "{count} of the first {total} ids; first is position {position}",
+            "{count} of the first {total:id|ids}; first is position {position}",
             count=int((true != stored).sum()),
             total=len(true),
             position=position,
@@ -382,7 +382,7 @@ def _out_of_range(ids: Tensor, vocab_size: int, numbers: dict[str, Any], name: s
         measured=say("ids from {low} to {high}", low=numbers["min"], high=numbers["max"]),
         expected=say("0 to {last}, for a vocabulary of {V}", last=vocab_size - 1, V=vocab_size),
         where=say(
-            "{bad} of {count} ids; first is {place}",
+            "{bad} of {count:id|ids}; first is {place}",
             bad=numbers["bad_count"],
             count=numbers["count"],
             place=place,
@@ -518,7 +518,9 @@ def _not_integer(ids: Tensor, name: str) -> CheckResult:
         ),
         measured=say("{dtype}, first value {first}", dtype=str(ids.dtype), first=flat[0].item()),
         expected=say("int64"),
-        where=say("{count} values are no whole numbers", count=fractions) if fractions else "",
+        where=say("{count:value is|values are} no whole numbers", count=fractions)
+        if fractions
+        else "",
         causes=(say("the ids passed through a division, a mean or a float array"),)
         if fractions
         else (),

@@ -91,7 +91,7 @@ def check_roundtrip(
         status=Status.PASS,
         reason="roundtrip.ok",
         claim=say(
-            "all {total} characters of {count} samples come back from the ids as they were",
+            "all {total} characters of {count:sample|samples} come back from the ids as they were",
             total=total,
             count=len(samples),
         ),

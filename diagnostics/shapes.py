@@ -159,7 +159,9 @@ def _raises(failed: list[Trial], fine: list[Trial], block: int | None) -> CheckR
             name=first.name,
             message=(str(first.error).strip() or "no message").split("\n")[0][:200],
         ),
-        measured=say("{bad} of {all} calls raise", bad=len(failed), all=len(failed) + len(fine)),
+        measured=say(
+            "{bad} of {all:call raises|calls raise}", bad=len(failed), all=len(failed) + len(fine)
+        ),
         expected=say(
             "an answer for every B, and for every T up to the block ({block})", block=block
         ),
@@ -208,7 +210,7 @@ def _judge_loss(sweep: Sweep) -> CheckResult | None:
                 Status.FAIL,
                 "shapes.loss_not_scalar",
                 say("the loss has shape {shape}: it is not one number", shape=tuple(t.loss.shape)),
-                measured=say("{name}: {n} numbers", name=t.name, n=t.loss.numel()),
+                measured=say("{name}: {n:number|numbers}", name=t.name, n=t.loss.numel()),
                 expected=say("a scalar, shape ()"),
                 causes=(say('reduction="none", and no mean afterwards'),)
                 if t.loss.numel() == t.B * t.T
@@ -243,7 +245,9 @@ def _judge_finite(sweep: Sweep) -> CheckResult | None:
         Status.FAIL,
         "shapes.not_finite",
         say("the logits are not finite with {name}", name=bad[0].name),
-        measured=say("{bad} of {all} calls give NaN or inf", bad=len(bad), all=len(sweep.of())),
+        measured=say(
+            "{bad} of {all:call gives|calls give} NaN or inf", bad=len(bad), all=len(sweep.of())
+        ),
         expected=say("finite logits at every size"),
         where=say("T in {lengths}, B in {B}", lengths=lengths, B=sorted({t.B for t in bad})),
         causes=(say("a deviation over one position: std() of a single number is NaN"),)
@@ -282,7 +286,7 @@ def _ask_rows(probe: Probe) -> CheckResult | None:
         "shapes.rows_mixed",
         say("the logits of a batch stand in other places than the ids they were computed from"),
         measured=say(
-            "{count} of {all} places hold the logits of another place",
+            "{count} of {all:place holds|places hold} the logits of another place",
             count=int(misplaced.sum()),
             all=misplaced.numel(),
         ),

@@ -86,6 +86,7 @@ def _judge(
         if wrong_last is not None:
             return wrong_last
     judged = int(scored.sum())
+    whose = "its" if judged == 1 else "their"
     lost = _lost_column(scored)
     if lost is not None:
         return _column_ignored(lost, scored, numbers)
@@ -94,11 +95,11 @@ def _judge(
         status=Status.PASS,
         reason="shift.ok",
         claim=say(
-            "all {judged} targets are {meaning}",
+            "the one target is {meaning}" if judged == 1 else "all {judged} targets are {meaning}",
             judged=judged,
-            meaning="their own input, for a model that shifts inside"
+            meaning=f"{whose} own input, for a model that shifts inside"
             if wanted == 0
-            else "the token after their input",
+            else f"the token after {whose} input",
         ),
         measured=say("{share:%} of targets equal {place}", share=1.0, place=_place(wanted)),
         numbers=numbers,
@@ -281,7 +282,7 @@ def _column_ignored(column: int, scored: Tensor, numbers: dict[str, object]) -> 
             column=column,
         ),
         measured=say(
-            "{count} of {total} targets are scored",
+            "{count} of {total:target is|targets are} scored",
             count=int(scored.sum()),
             total=scored.numel(),
         ),
@@ -311,7 +312,8 @@ def _last_column_failure(
         status=Status.FAIL,
         reason=reason,
         claim=say(
-            "the last target of {count} of {judged} rows is not the token after the row: {told}",
+            "the last target of {count} of {judged:row|rows} is not the token after the row: "
+            "{told}",
             count=count,
             judged=judged,
             told=told,
@@ -324,7 +326,7 @@ def _last_column_failure(
         ),
         expected=say("the token that follows the row in the data, in every row"),
         where=say(
-            "last column of {count} of {judged} rows; first is row {row}",
+            "last column of {count} of {judged:row|rows}; first is row {row}",
             count=count,
             judged=judged,
             row=row,
@@ -370,7 +372,7 @@ def _misaligned(
         measured=_shares_text(agreement, wanted, best),
         expected=say("100 % equal {place}", place=_place(wanted)),
         where=say(
-            "{count} of {total} places; first is row {row}, position {column}",
+            "{count} of {total:place|places}; first is row {row}, position {column}",
             count=int(wrong.sum()),
             total=int(scored[:, :last].sum()),
             row=row,

@@ -121,7 +121,7 @@ def _judge_sizes(N: int, M: int, block: int | None) -> CheckResult | None:
                 Status.FAIL,
                 "split.too_short",
                 say(
-                    "{name} hold {count} ids, and one window of the block takes {needed}",
+                    "{name} hold {count:id|ids}, and one window of the block takes {needed}",
                     name=name,
                     count=count,
                     needed=block + 1,
@@ -186,7 +186,7 @@ def _same_range(train: Ids, val: Ids, a: int, count: int, distance: int) -> Chec
         reason,
         claim,
         say(
-            "{count} ids in a row: val_ids from {a}, train_ids from {b}",
+            "{count:id|ids} in a row: val_ids from {a}, train_ids from {b}",
             count=count,
             a=a,
             b=a + distance,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -231,3 +232,12 @@ def test_not_finite_is_named_as_that() -> None:
 def test_tokens_of_one_row_are_refused() -> None:
     with pytest.raises(ValueError, match=r"\(B, T\) with B >= 2, got \(1, 4\)"):
         judge(TinyGPT(), tokens=torch.zeros(1, 4, dtype=torch.long))
+
+
+def test_nan_is_told_as_nan_not_as_a_change() -> None:
+    model = TinyGPT()
+    torch.nn.init.constant_(model.head.weight, math.nan)
+    result = check_batch_independence(model)
+    assert (result.status, result.reason) == (Status.FAIL, "batch_independence.not_finite")
+    assert result.claim == "logits of row 0 are NaN, so that nothing tells whether row 1 moves them"
+    assert result.measured == "a difference of nan between two calls"

@@ -404,6 +404,40 @@ def test_batch_norm_leaks_in_train_mode_only_and_is_named() -> None:
     assert "mask" not in result.next_step
 
 
+class BrokenAtTheStart(TinyGPT):
+    """Logits of position 0 are NaN, whatever is read."""
+
+    def hidden(self, ids: Tensor) -> Tensor:
+        x = super().hidden(ids)
+        return torch.cat([x[:, :1] * math.nan, x[:, 1:]], 1)
+
+
+def test_nan_never_passes_and_is_told_as_nan_not_as_a_change() -> None:
+    result = check_causal_independence(BrokenAtTheStart())
+    assert (result.status, result.reason) == (Status.FAIL, "causal_independence.not_finite")
+    assert result.claim == (
+        "logits of position 0 are NaN, so that nothing tells whether token 1, in its future, moves "
+        "them"
+    )
+    assert result.measured == "a difference of nan between two calls"
+    assert result.where.startswith("11 of 66 (position, future token) pairs give NaN; first is")
+
+
+def test_a_change_beside_nan_is_told_where_it_was_measured() -> None:
+    """Position 1 reads the future, and position 0 is NaN: the sentence is about position 1."""
+    model = BrokenAtTheStart(mix=masked_mix(lambda i, j: j > -1))
+    result = check_causal_independence(model)
+    assert result.reason == "causal_independence.not_finite"
+    assert result.claim == (
+        "position 1 changes its prediction when token 2, in its future, changes"
+    )
+    assert result.numbers["leaking_pairs"] == 66
+
+
+def test_one_pair_is_told_in_the_singular() -> None:
+    assert "(1 pair of 2 positions" in check_causal_independence(TinyGPT(block=2)).claim
+
+
 def test_context_of_one_token_is_skipped() -> None:
     """Nothing can be measured, so that it is not a pass."""
     result = check_causal_independence(Bigram(), block_size=1)

@@ -114,7 +114,7 @@ def test_weights_made_in_inference_mode_fail() -> None:
         model = Bigram(7)
     result = _judge(model)
     assert (result.status, result.reason) == (Status.FAIL, "environment.inference_weights")
-    assert "1 of 1 weights" in result.claim
+    assert result.claim.startswith("1 of 1 weight is made in inference mode")
     assert model.table.weight.is_inference()
 
 

@@ -577,3 +577,12 @@ def test_frozen_tables_that_a_rule_fills_are_not_called_random() -> None:
     assert ruled.reason == "gradients.frozen"
     assert "random start" not in ruled.claim
     assert "a rule gives" in ruled.claim
+
+
+def test_one_parameter_is_told_in_the_singular() -> None:
+    torch.manual_seed(0)
+    table = Bigram()
+    assert len(list(table.parameters())) == 1
+    assert check_gradients(table).claim.startswith("the one trainable parameter gets a gradient")
+    frozen = check_gradients(table.requires_grad_(False))
+    assert frozen.claim == "the one parameter is frozen: nothing can be learnt"

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from diagnostics import Pipeline, Status, check_honesty, diagnose
+from diagnostics._honest_trial import Trial
+from diagnostics.honesty import _judge_learning
 from tests.diagnostics.tiny import (
     Bigram,
     Convolution,
@@ -148,6 +150,30 @@ def test_padding_is_no_symbol_and_large_or_frozen_models_are_skipped() -> None:
     assert (skipped.status, skipped.reason) == (Status.SKIP, "honesty.too_large")
     with pytest.raises(ValueError, match="steps"):
         check_honesty(TinyGPT(), steps=0)
+
+
+def test_a_loss_that_was_never_a_number_is_told_of_no_step() -> None:
+    model = TinyGPT()
+    nn.init.constant_(model.head.weight, math.nan)
+    result = check_honesty(model)
+    assert (result.status, result.reason) == (Status.FAIL, "honesty.not_finite")
+    assert result.claim == (
+        "on uniform tokens from 19 symbols a loss is not a finite number before the first step"
+    )
+    assert result.measured == "nan nats reported, nan nats from the logits"
+
+
+def test_the_claim_is_true_of_a_loss_a_little_below_the_entropy() -> None:
+    """Of few tokens a mean falls now and then below it: the pass says how far it may."""
+    uniform, chain = (Trial(name, "x", 16, LN2, 1, 1e-3) for name in ("uniform", "chain"))
+    for trial in (uniform, chain):
+        trial.recomputations, trial.reports, trial.honesties = [0.69], [0.69], [0.69]
+    result = _judge_learning(uniform, chain)
+    assert result.reason == "honesty.ok"
+    assert result.claim == (
+        "on new tokens no loss falls more than 0.1 nats below their entropy, and a chain is learnt "
+        "to 0.69 nats where 0.6931 are possible"
+    )
 
 
 def test_the_model_is_left_alone() -> None:

@@ -467,7 +467,8 @@ def test_unknown_and_confident_only_warns() -> None:
         (4.18, None, Status.PASS, "ok"),
         (4.7, None, Status.WARN, "too_high"),
         (9.0, True, Status.FAIL, "too_high"),
-        (math.nan, True, Status.FAIL, "too_high"),
+        (math.nan, True, Status.FAIL, "not_finite"),
+        (math.nan, False, Status.FAIL, "not_finite"),
         (2.0, True, Status.FAIL, "too_low"),
         (2.0, False, Status.PASS, "ok"),
         (4.2, False, Status.FAIL, "not_trained"),
@@ -493,7 +494,14 @@ def test_nan_model_does_not_pass() -> None:
     model = TinyGPT()
     with torch.no_grad():
         model.norm.bias[0] = math.nan
-    assert check_initial_loss(model, fresh=True).status is Status.FAIL
+    for fresh, told in (
+        (True, "the loss of a fresh model on random tokens is not a number"),
+        (False, "the loss of a trained model on its own data is not a number"),
+    ):
+        result = check_initial_loss(model, *random_pair(19), fresh=fresh)
+        assert (result.status, result.reason) == (Status.FAIL, "initial_loss.not_finite")
+        assert result.claim == told
+        assert result.causes == ()
 
 
 def test_model_comes_back_untouched() -> None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from diagnostics import Pipeline, Status, check_optimizer, diagnose
+from diagnostics._optimizer_faults import TOO_SMALL
 from minigpt import MiniGPT, MiniGPTConfig
 from minigpt import make_optimizer as reference_optimizer
 from tests.diagnostics.tiny import (
@@ -443,3 +444,13 @@ def test_inputs_need_targets() -> None:
     """Half a batch is a mistake of the caller."""
     with pytest.raises(ValueError, match="belong together"):
         check_optimizer(debug(), adamw(), torch.zeros(2, 4, dtype=torch.long))
+
+
+def test_what_a_small_update_is_compared_with_is_what_healthy_models_measure() -> None:
+    """Adam moves each number by about the rate: 1e-3 on weights of spread 0.02 is about 0.05."""
+    torch.manual_seed(0)
+    for std, low, high in ((None, 0.002, 0.004), (0.02, 0.005, 0.06)):
+        model = TinyGPT(std=std)
+        result = check_optimizer(model, lambda m: torch.optim.AdamW(m.parameters(), lr=1e-3))
+        assert low < result.numbers["update_to_weight"][0] < high
+    assert "0.003 to 0.06" in TOO_SMALL.expected

@@ -267,6 +267,21 @@ def test_nan_names_its_step() -> None:
     assert "at step 7" in result.claim
 
 
+@pytest.mark.parametrize("own_loss", [True, False])
+def test_a_loss_that_was_never_a_number_is_told_of_no_step(own_loss: bool) -> None:
+    """The logits, or the model's own loss alone: neither rate nor step made it so."""
+    model = debug()
+    parts: dict[str, Any] = {}
+    if own_loss:
+        parts["forward"] = by_hand(lambda z, y: cross_entropy(z, y) * math.nan)
+    else:
+        nn.init.constant_(model.head.weight, math.nan)
+    result = check_overfit(model, *text_like(), **parts)
+    assert (result.status, result.reason) == (Status.FAIL, "overfit.not_finite")
+    assert result.claim == "the loss of one batch is not a finite number before the first step"
+    assert result.causes == ()
+
+
 def test_rate_zero_makes_no_progress() -> None:
     """The user's own optimizer may be tried, too."""
     for parts in (
@@ -321,7 +336,7 @@ def test_two_runs_agree_and_a_fresh_model_is_preferred() -> None:
     assert a == check_overfit(model, *text_like()).numbers["curve"]
     nn.init.constant_(model.head.weight, math.nan)
     inputs, targets = text_like()
-    assert check_overfit(model, inputs, targets).reason == "overfit.diverged"
+    assert check_overfit(model, inputs, targets).reason == "overfit.not_finite"
     assert check_overfit(model, inputs, targets, make_model=debug).reason == "overfit.ok"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -168,3 +169,14 @@ def test_one_token_of_context_has_no_prefix() -> None:
 def test_a_single_token_is_refused() -> None:
     with pytest.raises(ValueError, match=r"T >= 2, got \(2, 1\)"):
         check_prefix(TinyGPT(), torch.zeros(2, 1, dtype=torch.long))
+
+
+def test_nan_is_told_as_nan_not_as_a_change() -> None:
+    model = TinyGPT()
+    torch.nn.init.constant_(model.head.weight, math.nan)
+    result = check_prefix(model)
+    assert (result.status, result.reason) == (Status.FAIL, "prefix.not_finite")
+    assert result.claim == (
+        "logits at position 0 are NaN, so that nothing tells whether a row that is cut to 1 of 12 "
+        "tokens predicts otherwise"
+    )
