@@ -22,7 +22,7 @@ READS: dict[str, frozenset[str]] = {
         ),
         "text": "model tokenizer train_ids train_text val_ids",
         "split": "batch batches_from block_size train_ids val_ids vocab_size",
-        "shift": "block_size get_batch ignore_index labels",
+        "shift": "batch block_size get_batch ignore_index labels tokenizer train_ids",
         "batches": (
             "batch block_size get_batch ignore_index labels model pad_id train_ids vocab_size"
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -206,7 +207,9 @@ def test_a_nan_that_is_skipped_must_not_count_as_a_micro_batch() -> None:
     whole = random_pair(V)
     counted = check(skipping(lambda K, kept: K), batch=whole)
     assert (counted.status, counted.reason) == (Status.FAIL, "accumulation.skipped_counted")
-    assert "is 0.7499 of" in counted.claim
+    share = re.search(r"the step is ([\d.]+) of what it should be", counted.claim)
+    assert share is not None  # 3 of 4 micro-batches, but for the rounding of this machine's sums
+    assert float(share[1]) == pytest.approx(3 / 4, abs=5e-4)
     right = check(skipping(lambda K, kept: kept), batch=whole)
     assert (right.status, right.reason) == (Status.WARN, "accumulation.mean_of_means")
 
