@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from diagnostics.__main__ import _target_pipeline
-from diagnostics._flags import seed_number
 from diagnostics._catalog import CATALOG
+from diagnostics._flags import seed_number
 from diagnostics._text import say
 from exercises import _exit
 from exercises._console import ask, columns, in_ascii, on_terminal, tell
