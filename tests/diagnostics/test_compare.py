@@ -19,6 +19,12 @@ from diagnostics.compare._verdicts import Kind
 ENVIRONMENT = {"python": "3.11.7", "torch": "2.13.0", "minigpt_diagnostics": "1.0", "threads": 1}
 
 
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sentences are compared as they stand on 88 columns, whatever the terminal at hand."""
+    monkeypatch.setenv("COLUMNS", "88")
+
+
 def result(
     reason: str, status: Status = Status.PASS, claim: str = "", **fields: Any
 ) -> CheckResult:
