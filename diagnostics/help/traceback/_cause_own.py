@@ -7,8 +7,9 @@ import re
 from diagnostics._text import say
 from diagnostics.help.traceback._rules import Clues, Explanation, Rule, quoted, rule, short
 
-_FAILED = re.compile(r"\[(?:FAIL|ERROR|SKIP)\] (\w+): ([^\n]+)")
-_NEXT = re.compile(r"^ *next +(\S[^\n]*)", re.MULTILINE)
+# what is wrapped goes on below, further to the right than the name of a field
+_FAILED = re.compile(r"\[(?:FAIL|ERROR|SKIP)\] (\w+): ([^\n]+(?:\n {3,}\S[^\n]*)*)")
+_NEXT = re.compile(r"^ *next +(\S[^\n]*(?:\n {3,}\S[^\n]*)*)", re.MULTILINE)
 
 
 def _check(clues: Clues) -> Explanation | None:
@@ -19,12 +20,16 @@ def _check(clues: Clues) -> Explanation | None:
     step = _NEXT.search(clues.message)
     return Explanation(
         name=f"check.{match[1]}",
-        cause=say("the check {check} failed: {claim}", check=match[1], claim=short(match[2], 200)),
-        evidence=quoted(match.group()),
-        next_step=say("{step}", step=short(step[1], 200))
+        cause=say("the check {check} failed: {claim}", check=match[1], claim=_joined(match[2])),
+        evidence=quoted(" ".join(match.group().split())),
+        next_step=say("{step}", step=_joined(step[1]))
         if step
         else say("python -m diagnostics --explain {check}", check=match[1]),
     )
+
+
+def _joined(wrapped: str) -> str:
+    return short(" ".join(wrapped.split()), 200)
 
 
 def _command_line(clues: Clues) -> Explanation | None:

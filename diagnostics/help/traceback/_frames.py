@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
+# these checks, wherever they are installed: an editable install lies in no library folder
+_CHECKS = Path(__file__).resolve().parents[2].as_posix() + "/"
 SHOWN_PARTS = 3  # of a long path: the file and two folders
 
 _LIBRARY_FOLDERS = re.compile(
@@ -55,6 +58,7 @@ class Frame:
             or _WINDOWS_LIBRARY.search(path)
             or _LIBRARY_SOURCES.search(path)
             or _SHELL.search(path)
+            or path.startswith(_CHECKS)
         )
 
     @property
@@ -64,6 +68,8 @@ class Frame:
         match = re.search(r"/(?:site|dist)-packages/([\w-]+)", path, re.IGNORECASE)
         if match:
             return match.group(1)
+        if path.startswith(_CHECKS):
+            return "diagnostics"
         source = _LIBRARY_SOURCES.search(path)
         if source:
             return "transformers" if "transformers" in source.group() else "torch"

@@ -184,3 +184,13 @@ def test_a_step_that_checks_names_the_target_where_the_model_is_no_mini_gpt(tmp_
     ours = "from minigpt import MiniGPT, MiniGPTConfig\nimport torch\n"
     ours += "MiniGPT(MiniGPTConfig.debug(65))(torch.full((1, 4), 70))\n"
     assert told_of(read_traceback(run(tmp_path, ours)))[2] == "python -m diagnostics --only range"
+
+
+def test_a_check_that_was_required_points_at_the_line_that_asked(tmp_path: Path) -> None:
+    """An editable install lies in no library folder, and is not the reader's own code."""
+    code = "import torch\nfrom diagnostics import check_shift\n"
+    code += "x = torch.arange(8).view(2, 4)\ncheck_shift(x, x).require()\n"
+    reading = read_traceback(run(tmp_path, code))
+    assert reading.where is not None
+    assert reading.where.line == 4
+    assert "shift" in str(reading)
