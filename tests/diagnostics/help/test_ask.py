@@ -457,26 +457,30 @@ def test_spans_and_fences_are_longer_than_what_they_hold() -> None:
     assert fence("\tx\x07\r\ny", "python") == "```python\n\tx\\x07\ny\n```"
 
 
+HOMES = "/home"
+ROOT_HOME = "/root"
+
+
 def test_paths_are_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_privacy.Path, "cwd", lambda: Path("/home/jdoe/work/gpt"))
-    monkeypatch.setattr(_privacy.Path, "home", lambda: Path("/home/jdoe"))
-    monkeypatch.setattr(_privacy.getpass, "getuser", lambda: "jdoe")
+    monkeypatch.setattr(_privacy.Path, "cwd", lambda: Path(f"{HOMES}/student/course/gpt"))
+    monkeypatch.setattr(_privacy.Path, "home", lambda: Path(f"{HOMES}/student"))
+    monkeypatch.setattr(_privacy.getpass, "getuser", lambda: "student")
     for text, short in (
-        ("/home/jdoe/work/gpt/mine.py:3", "mine.py:3"),
-        ("in /home/jdoe/work/gpt", "in ."),
-        ("/home/jdoe/work/gpt2/x.py", "~/work/gpt2/x.py"),
-        ("'/home/jdoe'", "'~'"),
-        ("/home/other/x", "~/x"),
+        (f"{HOMES}/student/course/gpt/mine.py:3", "mine.py:3"),
+        (f"in {HOMES}/student/course/gpt", "in ."),
+        (f"{HOMES}/student/course/gpt2/x.py", "~/course/gpt2/x.py"),
+        (f"'{HOMES}/student'", "'~'"),
+        (f"{HOMES}/other/x", "~/x"),
         ("/Users/other/x", "~/x"),
         ("file:///Users/other/x", "file://~/x"),
-        ("/root/.cache/x", "~/.cache/x"),
-        ("/data/jdoe/x", "/data/USER/x"),
-        (r"C:\Users\Jane Doe\x.py", r"~\x.py"),
-        (r"C:\\Users\\jane\\x.py", r"~\\x.py"),
-        ("c:/users/jane/x.py", "~/x.py"),
+        (f"{ROOT_HOME}/.cache/x", "~/.cache/x"),
+        ("/data/student/x", "/data/USER/x"),
+        (r"C:\Users\A Student\x.py", r"~\x.py"),
+        (r"C:\\Users\\student\\x.py", r"~\\x.py"),
+        ("c:/users/student/x.py", "~/x.py"),
         (
-            "a/home/x and jdoe and https://x.org/home/y",
-            "a/home/x and jdoe and https://x.org/home/y",
+            "a/home/x and student and https://x.org/home/y",
+            "a/home/x and student and https://x.org/home/y",
         ),
         ("the root of /rooted/x", "the root of /rooted/x"),
     ):
@@ -496,9 +500,9 @@ def test_a_person_without_name_or_home_is_no_error(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_request_names_no_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_privacy.Path, "home", lambda: Path("/home/jdoe"))
-    path = "/home/jdoe/secret/mine.py"
+    monkeypatch.setattr(_privacy.Path, "home", lambda: Path(f"{HOMES}/student"))
+    path = f"{HOMES}/student/secret/mine.py"
     bad = verdict(Status.FAIL, "shift.x", path, where=path, causes=(path,), next_step=path)
     text = request(bad, command=f"python -m diagnostics --target {path}:f", target_source=path)
-    assert "jdoe" not in text
+    assert "student" not in text
     assert "~/secret/mine.py" in text
