@@ -80,7 +80,7 @@ WRITTEN = [
     ("NotImplementedError: The operator 'aten::_linalg_svd' is not currently implemented for the MPS device.", "device.operator", "aten::_linalg_svd does not exist"),
     ("PermissionError: [Errno 13] Permission denied: '/data/a.pt'", "file.permission", "read or write /data/a.pt"),
     ("OSError: [Errno 24] Too many open files: 'a.npy'", "file.too_many", "as many files open"),
-    ("ImportError: cannot import name 'GPT' from partially initialized module 'model' (most likely due to a circular import) (/home/me/model.py)", "import.circular", "model was used before"),
+    ("ImportError: cannot import name 'GPT' from partially initialized module 'model' (most likely due to a circular import) (/srv/me/model.py)", "import.circular", "model was used before"),
     ("torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ", "process.echo", "its own error is not in this text"),
     ("RuntimeError: [../third_party/gloo/pair.cc:553] Connection closed by peer [127.0.0.1]:8327", "process.echo", "its own error is not in this text"),
     ("torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/ProcessGroupNCCL.cpp:2006, invalid usage", "process.nccl", "does not say why"),
@@ -110,7 +110,7 @@ def test_memory_gives_the_budget_in_its_order() -> None:
         "measure", "a", "a", "bfloat16", "activation", "then",
     ]  # fmt: skip
     assert told.next_step == "print(torch.cuda.memory_summary()) on the line before the one above"
-    ours = ("/home/me/minigpt/train/__main__.py", 9, "<module>", "main()")
+    ours = ("/srv/me/minigpt/train/__main__.py", 9, "<module>", "main()")
     *_, step = told_of(read_traceback(python("RuntimeError: CUDA error: out of memory", ours)))
     assert step == "python -m minigpt.memory --measure"
 
@@ -189,10 +189,10 @@ def test_the_rerun_in_a_notebook_and_on_windows() -> None:
         "Cell In[2], line 1\n----> 1 train()\n\nRuntimeError: CUDA error: device-side assert triggered\n"
     )
     assert told_of(read_traceback(notebook))[2].startswith("restart the kernel")
-    windows = python(DEVICE_ASSERT, (r"C:\work\train.py", 3, "<module>", "step()"))
+    windows = python(DEVICE_ASSERT, (r"C:\course\train.py", 3, "<module>", "step()"))
     assert (
         told_of(read_traceback(windows))[2]
-        == '$env:CUDA_VISIBLE_DEVICES="-1"; python "C:/work/train.py"'
+        == '$env:CUDA_VISIBLE_DEVICES="-1"; python "C:/course/train.py"'
     )
 
 
@@ -213,7 +213,7 @@ def test_a_file_named_as_a_library_is_found() -> None:
         "AttributeError: partially initialized module 'torch' has no attribute 'Tensor' (most "
         "likely due to a circular import)"
     )
-    own = ("/home/me/torch.py", 1, "<module>", "import torch")
+    own = ("/srv/me/torch.py", 1, "<module>", "import torch")
     found, _, step = told_of(read_traceback(python(last, own)))
     assert (found, step) == (
         "import.shadowed",
@@ -221,14 +221,14 @@ def test_a_file_named_as_a_library_is_found() -> None:
     )
     # torch is innocent here: it imports json, and finds the user's
     library = (f"{SITE}/torch/_utils.py", 3, "<module>", "import json")
-    shadow = ("/home/me/json.py", 2, "<module>", "from torch import nn")
+    shadow = ("/srv/me/json.py", 2, "<module>", "from torch import nn")
     assert "json.py" in told_of(read_traceback(python(last, TRAIN, library, shadow)))[2]
 
 
 def test_python_3_13_names_the_file_itself() -> None:
     last = (
         "AttributeError: module 'random' has no attribute 'randint' (consider renaming "
-        "'/home/me/random.py' since it has the same name as the standard library module named "
+        "'/srv/me/random.py' since it has the same name as the standard library module named "
         "'random' and prevents importing that standard library module)"
     )
     assert told_of(read_traceback(python(last)))[::2] == (

@@ -24,7 +24,7 @@ SILENT = [
     ("AttributeError: 'tuple' object has no attribute 'append'", STEP),
     ("AttributeError: 'tuple' object has no attribute 'shape'", ("a.py", 1, "f", "pair.shape")),
     ("AttributeError: module 'config' has no attribute 'block'", ("config.py", 1, "<module>", "import config")),
-    ("ImportError: cannot import name 'GPT' from 'model' (/home/me/model.py)", STEP),
+    ("ImportError: cannot import name 'GPT' from 'model' (/srv/me/model.py)", STEP),
     ("ValueError: embedding out of range", STEP),
     ("AssertionError: loss is nan", STEP),
     ("RuntimeError: my own words: out of memory of the story", STEP),

@@ -121,8 +121,8 @@ def test_pytest_in_its_short_form_and_in_one_line() -> None:
         "E   IndexError: list index out of range\n"
     )
     assert place_of(read_traceback(short)) == ("test_model.py", 5, "train")
-    line = "/home/me/test_model.py:5: IndexError: list index out of range\n"
-    assert place_of(read_traceback(line)) == ("/home/me/test_model.py", 5, "")
+    line = "/srv/me/test_model.py:5: IndexError: list index out of range\n"
+    assert place_of(read_traceback(line)) == ("/srv/me/test_model.py", 5, "")
     summary = "FAILED test_model.py::test_a - IndexError: list index out of range\n"
     assert read_traceback(summary).kind == "IndexError"
 

@@ -39,14 +39,14 @@ def test_what_where_and_which_way() -> None:
     [
         ("train.py", True),
         ("src/model.py", True),
-        ("/home/me/course/lib/tools.py", True),
-        ("/home/me/torch_course/nn.py", True),
+        ("/srv/me/course/lib/tools.py", True),
+        ("/srv/me/torch_course/nn.py", True),
         ("Cell In[3]", True),
         ("<stdin>", True),
         ("<ipython-input-3-0a1b>", True),
         (r"C:\work\lib\model.py", True),
-        ("/home/me/python3/lib/model.py", True),
-        ("/home/me/torch/nn/model.py", True),
+        ("/srv/me/python3/lib/model.py", True),
+        ("/srv/me/torch/nn/model.py", True),
         ("/tmp/ipykernel_33/1234.py", True),
         (
             r"C:\Program Files\WindowsApps\PythonSoftwareFoundation.Python.3.11_x64\Lib\json\decoder.py",
