@@ -10,7 +10,7 @@ from diagnostics.page._markup import Child, Markup, element, isolate, join
 from diagnostics.page._numbers import numbers_table
 from diagnostics.page._parts import copy_line, facts, folded, prose, state
 from diagnostics.page._report_headline import consequence, picture_links
-from diagnostics.page._stored import Stored, Verdict
+from diagnostics.page._verdicts import Stored, Verdict
 
 _OPEN = ("fail", "error", "warn")  # what a person has to look at
 

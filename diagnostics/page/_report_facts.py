@@ -11,7 +11,7 @@ from diagnostics.page._markup import Child, Markup, element, isolate, join
 from diagnostics.page._numbers import brief
 from diagnostics.page._parts import copy_line, facts, prose, table
 from diagnostics.page._report_headline import link
-from diagnostics.page._stored import Stored
+from diagnostics.page._verdicts import Stored
 
 # field of `debug` -> (its name for people, what its number is counted in, the check it is from)
 FIGURES: Mapping[str, tuple[str, str, str]] = {

@@ -8,7 +8,7 @@ from diagnostics._catalog import CATALOG
 from diagnostics._text import say
 from diagnostics.page._markup import Markup, element, isolate, isolate_name, join
 from diagnostics.page._parts import STATES, copy_line, facts, prose, state
-from diagnostics.page._stored import Stored, Verdict
+from diagnostics.page._verdicts import Stored, Verdict
 
 # What a pass is worth; the reasons stand in each check's text under "What it cannot see".
 LIMITS = (

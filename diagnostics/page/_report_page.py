@@ -20,8 +20,8 @@ from diagnostics.page._report_facts import debug_figures, environment, origin, r
 from diagnostics.page._report_headline import consequence, counts, dash, headline, link
 from diagnostics.page._report_path import path, path_note
 from diagnostics.page._report_style import REPORT_STYLE
-from diagnostics.page._stored import Stage, Stored, Verdict, read_stored
 from diagnostics.page._style import fragment_style
+from diagnostics.page._verdicts import Stage, Stored, Verdict, read_stored
 
 PAPER = element(
     "p",

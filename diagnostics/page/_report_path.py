@@ -8,7 +8,7 @@ from __future__ import annotations
 from diagnostics._text import say
 from diagnostics.page._markup import Markup, element, isolate, join
 from diagnostics.page._parts import STATES
-from diagnostics.page._stored import Stage, Stored
+from diagnostics.page._verdicts import Stage, Stored
 
 
 def path(report: Stored) -> Markup:

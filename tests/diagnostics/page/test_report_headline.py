@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from diagnostics.page._report_headline import counts, headline
-from diagnostics.page._stored import read_stored
+from diagnostics.page._verdicts import read_stored
 from tests.diagnostics.page.parsing import Node, read
 from tests.diagnostics.page.stored_reports import failing, healthy, report, result
 

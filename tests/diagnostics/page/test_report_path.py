@@ -4,7 +4,7 @@ from typing import Any
 
 from diagnostics._catalog import STAGES
 from diagnostics.page._report_path import path, path_note
-from diagnostics.page._stored import read_stored
+from diagnostics.page._verdicts import read_stored
 from tests.diagnostics.page.parsing import Node, read
 from tests.diagnostics.page.stored_reports import failing, healthy, report, result
 

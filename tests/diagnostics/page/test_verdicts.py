@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from diagnostics.page._stored import read_stored
+from diagnostics.page._verdicts import read_stored
 from tests.diagnostics.page.stored_reports import failing, report, result
 
 
