@@ -12,7 +12,6 @@ _WINDOWS_DRAWN = (
     "batches.always_the_same",
     "batches.few_starts",
     "batches.gaps",
-    "batches.last_never_drawn",
     "batches.part_of_data",
     "batches.repeats",
     "batches.same_order",

@@ -23,7 +23,8 @@ What it cannot see
     The order of documents, and windows that cross from one to the next. Rows of one batch that
     overlap, because they start one token apart. Repeats that begin after some hundred batches.
     Processes that read the same rows: that is for `distributed`. Random samplers that know an
-    eighth of the places or more, or are coarse only on more than 4 million ids.
+    eighth of the places or more, or are coarse only on more than 4 million ids. Repeats of a
+    loader whose few tokens make few different rows: they are natural there.
 
 Break it
     python -m exercises.break_batches

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
@@ -65,3 +66,15 @@ def test_every_producer_is_listed_in_the_catalogue_as_one_that_explains() -> Non
     for reason, producers in causation._PRODUCERS.items():
         for producer in producers:
             assert reason.partition(".")[0] in CATALOG[producer].explains, (reason, producer)
+
+
+def test_every_reason_that_is_named_is_one_that_a_check_gives() -> None:
+    """A reason that was renamed would silently stop to be told apart."""
+    folder = Path(causation.__file__).parent
+    sources = "".join(
+        path.read_text(encoding="utf-8")
+        for path in folder.glob("*.py")
+        if path.name != "_causation.py"
+    )
+    for reason in (*causation._WINDOWS_DRAWN, *causation._PRODUCERS):
+        assert f'"{reason}"' in sources, reason

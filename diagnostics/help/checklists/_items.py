@@ -5,7 +5,7 @@ An item is ticked by checks of a report, by a measurement of `_marks`, or by a p
 
 from __future__ import annotations
 
-from diagnostics.help.checklists._item import Item
+from diagnostics.help.checklists._item import Item, absence_of
 from diagnostics.help.checklists._items_before import BEFORE
 
 DURING = (
@@ -77,19 +77,9 @@ GENERATION = (
         measure="best_checkpoint",
         look="Compare the checkpoint's step with the lowest validation loss of the log.",
     ),
-    Item(
+    absence_of(
+        "weights_not_loaded",
         text="its weights were really loaded",
-        checks=("initial_loss", "checkpoint"),
-        reasons=(
-            "initial_loss.not_trained",
-            "initial_loss.wrong_weights",
-            "initial_loss.barely_trained",
-            "checkpoint.nothing_loaded",
-            "checkpoint.partly_loaded",
-            "checkpoint.mixed_up",
-            "checkpoint.load_raises",
-        ),
-        judged="trained",
         look="Load with strict=True, and measure the loss on a page of text.",
     ),
     Item(
@@ -108,26 +98,15 @@ GENERATION = (
         ),
         look="Call model.eval(), and generate greedily twice: the texts must be equal.",
     ),
-    Item(
+    absence_of(
+        "generation_context",
         text="the context is cropped to the last block",
-        checks=("generation",),
-        reasons=(
-            "generation.past_block",
-            "generation.past_block_unknown",
-            "generation.past_block_wrong",
-            "generation.keeps_first_block",
-            "generation.stops_at_block",
-            "generation.shorter_context",
-            "generation.longer_context",
-            "generation.context_too_short",
-            "generation.long_prompt_refused",
-        ),
         look="Look for ids[:, -block_size:] in the loop.",
     ),
     Item(
         text="only the last position is sampled",
         checks=("generation",),
-        reasons=(
+        reasons=(  # those of the suspect `generation_position` that are about the place
             "generation.first_position",
             "generation.position_before",
             "generation.wrong_axis",

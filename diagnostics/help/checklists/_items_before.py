@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diagnostics.help.checklists._item import Item
+from diagnostics.help.checklists._item import Item, absence_of
 
 BEFORE = (
     Item(
@@ -85,20 +85,14 @@ BEFORE = (
     Item(
         text="fresh weights start near ln V",
         checks=("initial_loss",),
-        reasons=("initial_loss.too_high", "initial_loss.too_low"),
+        reasons=("initial_loss.too_high", "initial_loss.too_low", "initial_loss.not_finite"),
         judged="fresh",
         look="Read the first line of the training run: the loss at step 0, and ln V beside it.",
     ),
-    Item(
+    absence_of(
+        "sees_future",
+        "rows_mix",
         text="no prediction sees its own future, or another row",
-        checks=("causal_independence", "batch_independence"),
-        also=(
-            "padding.causal_mask_lost",
-            "prefix.reads_ahead",
-            "modes.targets_leak",
-            "honesty.sees_the_future",
-            "honesty.not_causal",
-        ),
         look="python -m diagnostics --only causal_independence batch_independence",
     ),
     Item(

@@ -127,6 +127,7 @@ MODEL_SUSPECTS = (
             "checkpoint.nothing_loaded",
             "checkpoint.partly_loaded",
             "checkpoint.mixed_up",
+            "checkpoint.load_raises",
         ),
         also=("resume.weights",),
         judged="trained",

@@ -130,6 +130,7 @@ USE_SUSPECTS = (
         checks=("generation",),
         reasons=(
             "generation.past_block",
+            "generation.past_block_unknown",
             "generation.past_block_wrong",
             "generation.keeps_first_block",
             "generation.stops_at_block",
@@ -188,6 +189,7 @@ USE_SUSPECTS = (
             "generation.not_fed_back",
             "generation.other_model",
             "generation.past_block",
+            "generation.past_block_unknown",
             "generation.past_block_wrong",
             "generation.position_before",
             "generation.prompt_lost",

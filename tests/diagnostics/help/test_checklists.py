@@ -13,7 +13,7 @@ import pytest
 
 from diagnostics import CATALOG
 from diagnostics.help.checklists import tick, tick_items
-from diagnostics.help.checklists._item import Item
+from diagnostics.help.checklists._item import Item, absence_of
 from diagnostics.help.checklists._items import CHECKLISTS, TITLES
 from diagnostics.help.checklists._mark import OPEN, RIGHT, WRONG, Mark
 from diagnostics.help.checklists._marks import MEASURES
@@ -379,3 +379,13 @@ class TestNumbers:
     @pytest.mark.parametrize("value", [None, True, "3", "NaN", [], {}])
     def test_everything_else_is_none(self, value: Any) -> None:
         assert as_number(value) is None
+
+
+def test_an_item_of_suspects_has_their_checks_and_reasons() -> None:
+    """The checklists and the symptoms cannot drift apart where they mean the same."""
+    item = absence_of("sees_future", "rows_mix", text="a", look="b")
+    assert item.checks == ("causal_independence", "batch_independence")
+    assert item.reasons == ()
+    assert {"honesty.sees_the_future", "generation.rows_mixed"} <= set(item.also)
+    with pytest.raises(ValueError, match="only some have reasons"):
+        absence_of("sees_future", "weights_not_loaded", text="a", look="b")
