@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from importlib import metadata
 from typing import Any
 
+from diagnostics._text import printable
+
 LIBRARY = "minigpt-diagnostics"
 # Those that this library needs, and those that models and tokenizers of others come from. torch
 # and numpy are asked themselves: what is imported counts, not what is installed.
@@ -28,11 +30,16 @@ def measure_versions() -> dict[str, str]:
     return {name.replace("-", "_"): version for name, version in found.items()}
 
 
+def environment_block(facts: Mapping[str, Any]) -> str:
+    """Return an environment with its heading, ready to paste into a question."""
+    return f"Environment\n-----------\n{render_facts(facts)}"
+
+
 def render_facts(facts: Mapping[str, Any]) -> str:
     """Return an environment, of this machine or of a stored report, one fact a line."""
     names = {name: str(name).replace("_", " ") for name in facts}
     width = max(map(len, names.values()), default=0)
-    return "\n".join(f"{names[name]:<{width}}  {_shown(facts[name])}" for name in facts)
+    return "\n".join(printable(f"{names[name]:<{width}}  {_shown(facts[name])}") for name in facts)
 
 
 def _version(name: str) -> str | None:

@@ -46,7 +46,7 @@ from diagnostics._probe import MissingPartError, Probe
 from diagnostics._repeatable import Disagreement, compare_batches, compare_models
 from diagnostics._result import CheckResult, Status, verdict
 from diagnostics._text import Text, say
-from diagnostics._versions import measure_versions, render_facts
+from diagnostics._versions import environment_block, measure_versions
 
 TORCH_MIN = (2, 4)  # the oldest release that the package installs with
 
@@ -123,7 +123,7 @@ def measure_environment() -> dict[str, Any]:
 
 def render_environment() -> str:
     """Return the environment as a block to paste into a report of a bug."""
-    return f"Environment\n-----------\n{render_facts(measure_environment())}"
+    return environment_block(measure_environment())
 
 
 # ---- switches --------------------------------------------------------------------------------

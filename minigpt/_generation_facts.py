@@ -23,8 +23,9 @@ def measure_generation(
 
     ids: (N,) of the text that prompts are taken from, N >= 1.
     Returns temperature, top_k (None: off), vocab_size, repetition_rate (0 to 1, of runs of eight
-    characters) and prompt_nats, the mean KL of the predictions after a rich prompt from those
-    after its last token alone; None where there is only one token.
+    characters), prompt_nats, the mean KL of the predictions after a rich prompt from those after
+    its last token alone, and prompt_changed, at how many of them the most probable token differs;
+    both None where there is only one token.
     """
     sampling = PRESETS["balanced"]
     vocab_size = tokenizer.vocab_size
@@ -42,13 +43,14 @@ def measure_generation(
         generator=torch.Generator().manual_seed(seed),
         known_ids=vocab_size,
     )[0, prompt.shape[1] :]
-    nats = None
+    nats = changed = None
     if prompt.shape[1] > 1:
-        _, nats, _, _ = compare_prompts(model, prompt[:, -1:], prompt, known_ids=vocab_size)
+        _, nats, changed, _ = compare_prompts(model, prompt[:, -1:], prompt, known_ids=vocab_size)
     return {
         "temperature": sampling.temperature,
         "top_k": top_k,
         "vocab_size": vocab_size,
         "repetition_rate": repetition_rate(tokenizer.decode(written.cpu()), REPETITION_LENGTH),
         "prompt_nats": nats,
+        "prompt_changed": changed,
     }

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from diagnostics._stored_subject import subject_facts
-from diagnostics._text import printable
+from diagnostics._versions import environment_block
 from diagnostics.page._markup import Child, Markup, element, isolate, join
 from diagnostics.page._numbers import brief
 from diagnostics.page._parts import copy_line, facts, prose, table
@@ -41,17 +41,11 @@ def environment(report: Stored) -> Markup:
         return element("p", "The report holds no environment.", class_="quiet")
     names = [str(name).replace("_", " ") for name in values]
     rows = [(isolate(n), isolate(brief(v))) for n, v in zip(names, values.values(), strict=True)]
-    width = max(map(len, names))
-    lines = [
-        printable(f"{name:<{width}}  {brief(value)}")
-        for name, value in zip(names, values.values(), strict=True)
-    ]
-    block = "\n".join(["Environment", "-----------", *lines])
     paste = [element("p", "Ready to paste: one click selects all of it.", class_="quiet small")]
     return element(
         "div",
         table("Versions, devices and switches", ("name", "value"), rows),
-        element("div", paste, copy_line(block)),
+        element("div", paste, copy_line(environment_block(values))),
         class_="pair",
     )
 

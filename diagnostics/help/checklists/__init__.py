@@ -39,7 +39,8 @@ def tick(
     run_log: the rows of `checkpoints/*_log.jsonl`, see `_run_log`; a post-mortem of the monitor
         may stand among them, as the object that its file holds.
     generation_settings: any of temperature, top_k (None: off), vocab_size, checkpoint_step,
-        prompt_nats (KL of a rich prompt to a short one) and repetition_rate (0 to 1).
+        prompt_nats (KL of a rich prompt to a short one), prompt_changed (predictions whose most
+        probable token the rich prompt changes) and repetition_rate (0 to 1).
     Raises ValueError for another checklist, and for content that is no report.
     """
     marked = tick_items(

@@ -71,8 +71,15 @@ def _prompt(facts: Facts) -> Mark:
     nats = facts.setting("prompt_nats")
     if nats is None:
         return Mark(OPEN)
-    text = say("a rich prompt changes the predictions by {nats} nats on average", nats=nats)
-    return Mark(RIGHT if nats > IGNORED_NATS else WRONG, text)
+    changed = facts.setting("prompt_changed") or 0
+    text = say(
+        "a rich prompt changes the predictions by {nats} nats on average"
+        + (", and the most probable token {changed:time|times}" if changed else ""),
+        nats=nats,
+        changed=int(changed),
+    )
+    used = nats > IGNORED_NATS or (changed > 0 and nats >= 0)  # NaN is no use of a prompt
+    return Mark(RIGHT if used else WRONG, text)
 
 
 def _repetition(facts: Facts) -> Mark:

@@ -389,3 +389,23 @@ def test_an_item_of_suspects_has_their_checks_and_reasons() -> None:
     assert {"honesty.sees_the_future", "generation.rows_mixed"} <= set(item.also)
     with pytest.raises(ValueError, match="only some have reasons"):
         absence_of("sees_future", "weights_not_loaded", text="a", look="b")
+
+
+def test_a_prompt_that_changes_one_choice_is_used_however_few_nats_that_is() -> None:
+    """The rule of `minigpt.generate --compare-prompts`."""
+    found = {
+        changed: next(
+            mark
+            for item, mark in tick_items(
+                "generation",
+                generation_settings={"prompt_nats": 0.004, "prompt_changed": changed},
+            )
+            if item.measure == "prompt"
+        )
+        for changed in (0, 1)
+    }
+    assert found[0].box == WRONG
+    assert found[1].box == RIGHT
+    assert str(found[1].sentence).endswith(
+        "0.004 nats on average, and the most probable token 1 time"
+    )
